@@ -51,6 +51,8 @@ def work_queue(names):
         task = stayed.take()
         equal("task", (f"task {n}".encode(), False), (task.body, task.method.redelivered))
         equal("waiting behind prefetch 1", 0, len(stayed.waiting))
+        if n == 1:
+            equal("ready behind two prefetches of 1", 8, ready_count(staying, queue))
         if n == 5:
             channel.basic_nack(task.method.delivery_tag, requeue=True)
             task = stayed.take()
@@ -380,6 +382,8 @@ def queues(names):
         held, _, _ = channel.basic_get(queue)
         equal("purged: ready ones only", 2, channel.queue_purge(queue).method.message_count)
         channel.basic_reject(held.delivery_tag, requeue=True)
+        # The next call is on another channel: wait until the message is back.
+        channel.queue_declare(queue, passive=True)
         refused(conn, 406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '{VHOST}' not empty",
                 lambda ch: ch.queue_delete(queue, if_empty=True))
 

@@ -130,6 +130,10 @@ pub async fn queues(names: &Names) -> Checked {
     held.delivery
         .reject(BasicRejectOptions { requeue: true })
         .await?;
+    // The next call is on another channel: wait until the message is back.
+    channel
+        .queue_declare(queue.as_str().into(), passive(), FieldTable::default())
+        .await?;
     let not_empty = format!("PRECONDITION_FAILED - queue '{queue}' in vhost '{vhost}' not empty");
     let options = QueueDeleteOptions {
         if_empty: true,

@@ -59,6 +59,10 @@ pub async fn work_queue(names: &Names) -> Checked {
             (text(&task.data), task.redelivered),
         )?;
         equal("nothing behind prefetch 1", true, stayed.is_empty().await)?;
+        if n == 1 {
+            let ready = ready_count(&staying, &queue).await?;
+            equal("ready behind two prefetches of 1", 8, ready)?;
+        }
         if n == 5 {
             task.nack(BasicNackOptions {
                 requeue: true,
