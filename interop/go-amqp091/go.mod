@@ -1,0 +1,5 @@
+module interop
+
+go 1.22
+
+require github.com/rabbitmq/amqp091-go v1.16.0
