@@ -1,0 +1,392 @@
+//! `headers`: the arguments of a binding are compared with the headers of a message; keys are ignored.
+//!
+//! `x-match` says how: `all` (the default) or `any` of the arguments, where those whose name starts with `x-`
+//! do not count; with `all-with-x` and `any-with-x` they do. Values are compared as RabbitMQ decodes them:
+//! integers of all widths by their value, floats too, long strings and byte arrays by their bytes; everything
+//! else only with its own type, and what is nested with all types equal. We differ in timestamps: RabbitMQ 4
+//! turns those of messages into milliseconds before it compares, so that they never match.
+//!
+//! No message is compared with every binding. A binding for `all` is one rule with all its terms, filed under
+//! one of them, the rarest at the time; a binding for `any` is one rule for each of its terms. A message looks
+//! up each of its headers, and only what it finds is compared in full.
+
+use std::hash::{BuildHasher, RandomState};
+
+use bytes::BytesMut;
+use leveret_protocol::{FieldValue, RawValue, ShortName, put_value};
+use smallvec::SmallVec;
+
+use super::hash_index::PrehashedMap;
+use super::{
+    Binding, Destinations, Matched, Matching, RouteInput, consistent_hash, erlang, take_out,
+};
+use crate::model::ids::Destination;
+
+#[derive(Debug, Default)]
+pub(super) struct Headers {
+    /// Bindings for `all` without any argument that counts: they match every message.
+    unconditional: Destinations,
+    /// By the hash of a name and value that a message must have.
+    by_value: PrehashedMap<Rules>,
+    /// By the hash of a name that a message must have, with whatever value.
+    by_name: PrehashedMap<Rules>,
+    hash_key: RandomState,
+}
+
+/// Rules that are filed under the same hash. Never empty.
+type Rules = SmallVec<[Rule; 1]>;
+
+/// A message that fulfils each of the terms goes to the destination.
+#[derive(Debug)]
+struct Rule {
+    ordinal: u64,
+    destination: Destination,
+    terms: Box<[Term]>,
+}
+
+/// What a rule wants of one header.
+#[derive(Debug)]
+struct Term {
+    name: ShortName,
+    name_hash: u64,
+    /// With its hash together with the name. `None`: any value will do.
+    value: Option<(EncodedValue, u64)>,
+}
+
+/// How the arguments of a binding count.
+#[derive(Clone, Copy)]
+struct Match {
+    any: bool,
+    /// Whether arguments with names in `x-` count.
+    with_x: bool,
+}
+
+impl Match {
+    fn parse(name: &[u8]) -> Option<Self> {
+        let (any, with_x) = match name {
+            b"all" => (false, false),
+            b"any" => (true, false),
+            b"all-with-x" => (false, true),
+            b"any-with-x" => (true, true),
+            _ => return None,
+        };
+        Some(Self { any, with_x })
+    }
+
+    /// Errors: the explanation of the 406.
+    fn of(binding: &Binding) -> Result<Self, String> {
+        let value = match binding.arguments().get("x-match") {
+            None => {
+                return Ok(Self {
+                    any: false,
+                    with_x: false,
+                });
+            }
+            Some(FieldValue::LongString(value)) => value,
+            Some(other) => {
+                let (type_name, value) = (other.type_name(), erlang::term(other));
+                return Err(format!(
+                    "Invalid x-match field type {type_name} (value {value}); expected longstr"
+                ));
+            }
+        };
+        Self::parse(value).ok_or_else(|| {
+            let value = erlang::binary(value);
+            format!(
+                "Invalid x-match field value {value}; expected all, any, all-with-x, or any-with-x"
+            )
+        })
+    }
+
+    fn counts(self, name: &[u8]) -> bool {
+        name != b"x-match" && (self.with_x || !name.starts_with(b"x-"))
+    }
+}
+
+/// The argument `x-match` must say one of the four ways.
+pub(super) fn validate_binding(binding: &Binding) -> Result<(), String> {
+    Match::of(binding).map(drop)
+}
+
+impl Headers {
+    /// How a binding matches, and its terms. A wrong `x-match` counts as none.
+    fn terms_of(&self, binding: &Binding) -> (Match, Vec<Term>) {
+        let how = Match::of(binding).unwrap_or(Match {
+            any: false,
+            with_x: false,
+        });
+        let counting = binding
+            .arguments()
+            .iter()
+            .filter(|(name, _)| how.counts(name));
+        let terms = counting.map(|(name, value)| {
+            let name_hash = self.hash_key.hash_one(&**name);
+            let value = (*value != FieldValue::Void).then(|| {
+                let value = EncodedValue::new(value);
+                let hash = self.hash_key.hash_one((name_hash, value.comparable()));
+                (value, hash)
+            });
+            Term {
+                name: name.clone(),
+                name_hash,
+                value,
+            }
+        });
+        (how, terms.collect())
+    }
+
+    /// The rules filed where this term sends them.
+    fn filed(&self, term: &Term) -> Option<&Rules> {
+        match &term.value {
+            Some((_, hash)) => self.by_value.get(hash),
+            None => self.by_name.get(&term.name_hash),
+        }
+    }
+
+    fn file(&mut self, term: usize, rule: Rule) {
+        let term = &rule.terms[term];
+        let rules = match &term.value {
+            Some((_, hash)) => self.by_value.entry(*hash),
+            None => self.by_name.entry(term.name_hash),
+        };
+        rules.or_default().push(rule);
+    }
+
+    /// Takes out a rule of this binding from where this term sends it, if it is there.
+    fn unfile(&mut self, term: &Term, ordinal: u64) {
+        let (map, hash) = match &term.value {
+            Some((_, hash)) => (&mut self.by_value, *hash),
+            None => (&mut self.by_name, term.name_hash),
+        };
+        let Some(rules) = map.get_mut(&hash) else {
+            return;
+        };
+        if let Some(position) = rules.iter().position(|rule| rule.ordinal == ordinal) {
+            rules.swap_remove(position);
+        }
+        if rules.is_empty() {
+            map.remove(&hash);
+            if map.is_empty() {
+                map.shrink_to_fit();
+            }
+        }
+    }
+}
+
+impl Matching for Headers {
+    fn bind(&mut self, ordinal: u64, binding: &Binding) {
+        let destination = binding.destination;
+        let (how, terms) = self.terms_of(binding);
+        if how.any {
+            for term in terms {
+                self.file(
+                    0,
+                    Rule {
+                        ordinal,
+                        destination,
+                        terms: [term].into(),
+                    },
+                );
+            }
+        } else {
+            let rules_filed = |term: &Term| self.filed(term).map_or(0, SmallVec::len);
+            match (0..terms.len()).min_by_key(|position| rules_filed(&terms[*position])) {
+                Some(rarest) => self.file(
+                    rarest,
+                    Rule {
+                        ordinal,
+                        destination,
+                        terms: terms.into(),
+                    },
+                ),
+                None => self.unconditional.push(destination),
+            }
+        }
+    }
+
+    fn unbind(&mut self, ordinal: u64, binding: &Binding) {
+        let (how, terms) = self.terms_of(binding);
+        if terms.is_empty() && !how.any {
+            take_out(&mut self.unconditional, binding.destination);
+        }
+        for term in &terms {
+            self.unfile(term, ordinal);
+        }
+    }
+
+    fn route(&mut self, message: &RouteInput<'_>, matched: &mut Matched<'_>) {
+        for destination in &self.unconditional {
+            matched.add(*destination);
+        }
+        if self.by_value.is_empty() && self.by_name.is_empty() {
+            return;
+        }
+        let headers = MessageHeaders::of(message, &self.hash_key);
+        for (name_hash, value) in headers.effective() {
+            let hash = self.hash_key.hash_one((name_hash, value));
+            let found = [self.by_value.get(&hash), self.by_name.get(&name_hash)];
+            for rule in found.into_iter().flatten().flatten() {
+                if headers.fulfil(&rule.terms) {
+                    matched.add(rule.destination);
+                }
+            }
+        }
+    }
+
+    fn by_keys_only(&self) -> bool {
+        false
+    }
+}
+
+/// A value as on the wire.
+#[derive(Debug)]
+struct EncodedValue {
+    tag: u8,
+    bytes: Box<[u8]>,
+}
+
+impl EncodedValue {
+    fn new(value: &FieldValue) -> Self {
+        let mut out = BytesMut::new();
+        put_value(&mut out, value);
+        // A tag, then for these types a length, which a `RawValue` leaves out.
+        let start = if matches!(value.tag(), b'S' | b'x' | b'F' | b'A') {
+            5
+        } else {
+            1
+        };
+        Self {
+            tag: value.tag(),
+            bytes: out[start..].into(),
+        }
+    }
+
+    fn comparable(&self) -> Comparable<'_> {
+        Comparable::of(RawValue {
+            tag: self.tag,
+            bytes: &self.bytes,
+        })
+    }
+}
+
+/// A value in the form in which headers are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
+pub(super) enum Comparable<'a> {
+    Bool(bool),
+    Integer(i64),
+    /// The bits: Erlang tells 0.0 and -0.0 apart, and has no NaN.
+    Float(u64),
+    /// A long string or a byte array.
+    Text(&'a [u8]),
+    /// Of another type, or of a length that does not fit its type. The codec has seen to it that equal
+    /// nested values have equal bytes.
+    Other(u8, &'a [u8]),
+}
+
+impl<'a> Comparable<'a> {
+    #[inline]
+    pub(super) fn of(value: RawValue<'a>) -> Self {
+        match (value.tag, value.bytes) {
+            (b't', [byte]) => Self::Bool(*byte != 0),
+            (b'b', [byte]) => Self::Integer(i64::from(*byte as i8)),
+            (b'B', [byte]) => Self::Integer(i64::from(*byte)),
+            (b's', &[a, b]) => Self::Integer(i64::from(i16::from_be_bytes([a, b]))),
+            (b'u', &[a, b]) => Self::Integer(i64::from(u16::from_be_bytes([a, b]))),
+            (b'I', &[a, b, c, d]) => Self::Integer(i64::from(i32::from_be_bytes([a, b, c, d]))),
+            (b'i', &[a, b, c, d]) => Self::Integer(i64::from(u32::from_be_bytes([a, b, c, d]))),
+            (b'l' | b'L', bytes) if bytes.len() == 8 => Self::Integer(
+                bytes
+                    .iter()
+                    .fold(0, |value, byte| value << 8 | i64::from(*byte)),
+            ),
+            (b'f', &[a, b, c, d]) => {
+                Self::Float(f64::from(f32::from_be_bytes([a, b, c, d])).to_bits())
+            }
+            (b'd', bytes) if bytes.len() == 8 => Self::Float(
+                bytes
+                    .iter()
+                    .fold(0, |value, byte| value << 8 | u64::from(*byte)),
+            ),
+            (b'S' | b'x', bytes) => Self::Text(bytes),
+            (tag, bytes) => Self::Other(tag, bytes),
+        }
+    }
+
+    /// A hash that is the same in every run and version, for the hash exchanges.
+    pub(super) fn stable_hash(self) -> u64 {
+        let hash_number = |number: u64| consistent_hash::hash_bytes(&number.to_be_bytes());
+        match self {
+            Self::Bool(value) => hash_number(u64::from(value)),
+            Self::Integer(value) => hash_number(value.cast_unsigned()),
+            Self::Float(bits) => hash_number(bits),
+            Self::Text(bytes) | Self::Other(_, bytes) => consistent_hash::hash_bytes(bytes),
+        }
+    }
+}
+
+/// The headers of one message.
+struct MessageHeaders<'a> {
+    /// In the order of the message.
+    fields: SmallVec<[Header<'a>; 16]>,
+    /// The hash of the name and the position of each, sorted: a peer may send thousands.
+    sorted: SmallVec<[(u64, u32); 16]>,
+}
+
+struct Header<'a> {
+    name: &'a [u8],
+    name_hash: u64,
+    value: Comparable<'a>,
+}
+
+impl<'a> MessageHeaders<'a> {
+    fn of(message: &RouteInput<'a>, hash_key: &RandomState) -> Self {
+        let mut headers = Self {
+            fields: SmallVec::new(),
+            sorted: SmallVec::new(),
+        };
+        let table = message.properties.headers();
+        for (name, value) in table.into_iter().flatten().map_while(Result::ok) {
+            let name_hash = hash_key.hash_one(name);
+            headers
+                .sorted
+                .push((name_hash, headers.fields.len() as u32));
+            headers.fields.push(Header {
+                name,
+                name_hash,
+                value: Comparable::of(value),
+            });
+        }
+        headers.sorted.sort_unstable();
+        headers
+    }
+
+    /// The position of a header; of several with that name, of the last.
+    fn find(&self, name: &[u8], name_hash: u64) -> Option<usize> {
+        let end = self.sorted.partition_point(|(hash, _)| *hash <= name_hash);
+        let same_hash = self.sorted[..end]
+            .iter()
+            .rev()
+            .take_while(|(hash, _)| *hash == name_hash);
+        same_hash
+            .map(|(_, position)| *position as usize)
+            .find(|at| self.fields[*at].name == name)
+    }
+
+    /// Hash of the name and value of each header, without those that a later one of the same name replaces.
+    fn effective(&self) -> impl Iterator<Item = (u64, Comparable<'a>)> {
+        let fields = self.fields.iter().enumerate();
+        fields
+            .filter(|(at, header)| self.find(header.name, header.name_hash) == Some(*at))
+            .map(|(_, header)| (header.name_hash, header.value))
+    }
+
+    fn fulfil(&self, terms: &[Term]) -> bool {
+        terms.iter().all(
+            |term| match (self.find(&term.name, term.name_hash), &term.value) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(at), Some((value, _))) => self.fields[at].value == value.comparable(),
+            },
+        )
+    }
+}

@@ -1,0 +1,1 @@
+//! What the tests of the exchanges share, and property tests of the whole.
