@@ -1,0 +1,339 @@
+//! Every setting there is, the tables of their names, and the draft that the sources fill in one after the other.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+
+use super::file::{self, Line, nearest};
+use super::values::{self, Expected, ListenOn};
+use super::{Config, ConfigError, Fsync, Listener, LogFormat, Secret};
+use crate::auth::{Pattern, Permissions};
+use crate::model::profile::Profile;
+
+/// One thing that can be set, wherever it is set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Setting {
+    ConfigFile,
+    DataDir,
+    Ephemeral,
+    Bind,
+    Port,
+    Compat,
+    Fsync,
+    Log,
+    LogFormat,
+    NoListener,
+    Listener,
+    HandshakeTimeout,
+    Heartbeat,
+    FrameMax,
+    ChannelMax,
+    InitialFrameMax,
+    ConsumerTimeout,
+    MaxMessageSize,
+    DefaultUser,
+    DefaultPass,
+    DefaultVhost,
+    DefaultConfigure,
+    DefaultRead,
+    DefaultWrite,
+    DefaultUserTag,
+    NoLoopbackUsers,
+    LoopbackUser,
+    LogConsoleLevel,
+}
+
+/// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
+pub(super) const OPTIONS: [(&str, Setting); 9] = [
+    ("config", Setting::ConfigFile),
+    ("data_dir", Setting::DataDir),
+    ("ephemeral", Setting::Ephemeral),
+    ("bind", Setting::Bind),
+    ("port", Setting::Port),
+    ("compat", Setting::Compat),
+    ("fsync", Setting::Fsync),
+    ("log", Setting::Log),
+    ("log_format", Setting::LogFormat),
+];
+
+/// RabbitMQ's keys that we act on. A last word `$…` stands for any word.
+pub(super) const FILE_KEYS: [(&str, Setting); 20] = [
+    ("listeners.tcp", Setting::NoListener),
+    ("listeners.tcp.$name", Setting::Listener),
+    ("handshake_timeout", Setting::HandshakeTimeout),
+    ("heartbeat", Setting::Heartbeat),
+    ("frame_max", Setting::FrameMax),
+    ("channel_max", Setting::ChannelMax),
+    ("max_channels_per_connection", Setting::ChannelMax),
+    ("initial_frame_max", Setting::InitialFrameMax),
+    ("consumer_timeout", Setting::ConsumerTimeout),
+    ("max_message_size", Setting::MaxMessageSize),
+    ("default_user", Setting::DefaultUser),
+    ("default_pass", Setting::DefaultPass),
+    ("default_vhost", Setting::DefaultVhost),
+    ("default_permissions.configure", Setting::DefaultConfigure),
+    ("default_permissions.read", Setting::DefaultRead),
+    ("default_permissions.write", Setting::DefaultWrite),
+    ("default_user_tags.$tag", Setting::DefaultUserTag),
+    ("loopback_users", Setting::NoLoopbackUsers),
+    ("loopback_users.$user", Setting::LoopbackUser),
+    ("log.console.level", Setting::LogConsoleLevel),
+];
+
+/// A config in the making.
+pub(super) struct Draft {
+    pub(super) config: Config,
+    data_dir: PathBuf,
+    ephemeral: bool,
+    bind: Vec<(IpAddr, bool)>,
+    /// By name: `default`, `1`, …; a later line replaces an earlier one of the same name.
+    listeners: BTreeMap<String, ListenOn>,
+    max_message_size: Option<u64>,
+    user_tags: Option<BTreeMap<String, bool>>,
+    loopback_users: Option<BTreeMap<String, bool>>,
+    no_loopback_users: bool,
+}
+
+impl Draft {
+    pub(super) fn new() -> Self {
+        let all = || Pattern::new(".*").expect("a valid pattern");
+        let config = Config {
+            config_file: None,
+            data_dir: None,
+            tcp_listeners: Vec::new(),
+            profile: Profile::default(),
+            fsync: Fsync::Always,
+            log: "info".to_owned(),
+            log_format: LogFormat::Text,
+            handshake_timeout: Duration::from_secs(10),
+            heartbeat_s: 60,
+            frame_max: 128 << 10,
+            channel_max: 2047,
+            initial_frame_max: 8192,
+            consumer_timeout: Some(Duration::from_secs(30 * 60)),
+            max_message_size: 0, // by profile, in `finish`
+            default_user: "guest".to_owned(),
+            default_pass: Secret::new("guest"),
+            default_vhost: "/".to_owned(),
+            default_permissions: Permissions { configure: all(), write: all(), read: all() },
+            default_user_tags: vec!["administrator".to_owned()],
+            loopback_users: vec!["guest".to_owned()],
+            warnings: Vec::new(),
+        };
+        Self {
+            config,
+            data_dir: PathBuf::from("./leveret-data"),
+            ephemeral: false,
+            bind: values::localhost(false),
+            listeners: BTreeMap::from([("default".to_owned(), ListenOn::Port(5672))]),
+            max_message_size: None,
+            user_tags: None,
+            loopback_users: None,
+            no_loopback_users: false,
+        }
+    }
+
+    /// `word` is what the `$…` of the key stands for, empty if it has none.
+    fn set(&mut self, setting: Setting, word: &str, value: &OsStr) -> Result<(), Expected> {
+        if setting == Setting::DataDir {
+            self.data_dir = PathBuf::from(value); // a path need not be UTF-8
+            return Ok(());
+        }
+        let text = value.to_str().ok_or("UTF-8 text")?;
+        let config = &mut self.config;
+        match setting {
+            Setting::ConfigFile | Setting::DataDir => {} // read before anything else; done above
+            Setting::Ephemeral => self.ephemeral = values::boolean(text)?,
+            Setting::Bind => self.bind = values::addresses(text)?,
+            Setting::Port => {
+                let port = values::port(text)?;
+                self.listeners.insert("default".to_owned(), ListenOn::Port(port));
+            }
+            Setting::Compat => config.profile = values::profile(text)?,
+            Setting::Fsync => config.fsync = values::fsync(text)?,
+            Setting::Log => config.log = values::log_filter(text)?,
+            Setting::LogFormat => config.log_format = values::log_format(text)?,
+            Setting::NoListener => match text {
+                "none" => self.listeners.clear(),
+                _ => return Err("none; a port goes to listeners.tcp.default".to_owned()),
+            },
+            Setting::Listener => {
+                self.listeners.insert(word.to_owned(), values::listen_on(text)?);
+            }
+            Setting::HandshakeTimeout => {
+                let ms = values::number(text, 1..=u32::MAX.into(), "milliseconds, 1 or more")?;
+                config.handshake_timeout = Duration::from_millis(ms);
+            }
+            Setting::Heartbeat => {
+                config.heartbeat_s = values::number(text, 0..=u16::MAX.into(), "seconds from 0 (off) to 65535")? as u16;
+            }
+            Setting::FrameMax => config.frame_max = values::frame_size(text, true)?,
+            Setting::ChannelMax => {
+                config.channel_max =
+                    values::number(text, 0..=u16::MAX.into(), "a number from 0 (no limit) to 65535")? as u16;
+            }
+            Setting::InitialFrameMax => config.initial_frame_max = values::frame_size(text, false)?,
+            Setting::ConsumerTimeout => config.consumer_timeout = values::consumer_timeout(text)?,
+            Setting::MaxMessageSize => self.max_message_size = Some(values::message_size(text)?),
+            Setting::DefaultUser => config.default_user = values::not_empty(text)?,
+            Setting::DefaultPass => config.default_pass = Secret::new(values::not_empty(text)?),
+            Setting::DefaultVhost => config.default_vhost = values::not_empty(text)?,
+            Setting::DefaultConfigure => config.default_permissions.configure = values::pattern(text)?,
+            Setting::DefaultRead => config.default_permissions.read = values::pattern(text)?,
+            Setting::DefaultWrite => config.default_permissions.write = values::pattern(text)?,
+            Setting::DefaultUserTag => {
+                self.user_tags.get_or_insert_default().insert(word.to_owned(), values::boolean(text)?);
+            }
+            Setting::NoLoopbackUsers => match text {
+                "none" => self.no_loopback_users = true,
+                _ => return Err("none; a user goes to loopback_users.NAME = true".to_owned()),
+            },
+            Setting::LoopbackUser => {
+                self.loopback_users.get_or_insert_default().insert(word.to_owned(), values::boolean(text)?);
+            }
+            Setting::LogConsoleLevel => config.log = values::console_level(text)?.to_owned(),
+        }
+        Ok(())
+    }
+
+    /// `--bind` and `--port`, and their variables, rule over all listeners of the file.
+    fn set_over_file(&mut self, setting: Setting, value: &OsStr) -> Result<(), Expected> {
+        match setting {
+            Setting::Port => self.listeners.clear(),
+            Setting::Bind => self.listeners.values_mut().for_each(|at| *at = ListenOn::Port(at.port())),
+            _ => {}
+        }
+        self.set(setting, "", value)
+    }
+
+    pub(super) fn apply_command_line(&mut self, given: &[(&str, OsString)]) -> Result<(), ConfigError> {
+        for (name, value) in given {
+            let (_, setting) = OPTIONS.into_iter().find(|(option, _)| option == name).expect("each option has a row");
+            self.set_over_file(setting, value).map_err(|expected| {
+                let option = name.replace('_', "-");
+                ConfigError::new(format!("--{option} {}: expected {expected}; see leveret --help", value.display()))
+            })?;
+            // A folder given here undoes an `ephemeral` of the file or the environment.
+            if setting == Setting::DataDir {
+                self.ephemeral = false;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply_environment(&mut self, env: &BTreeMap<OsString, OsString>) -> Result<(), ConfigError> {
+        self.apply_rust_log(env);
+        for (name, value) in env {
+            let Some(option) = name.to_str().and_then(|name| name.strip_prefix("LEVERET_")) else { continue };
+            // Compose files set what is not wanted to nothing; Kubernetes describes a service called `leveret` to
+            // every pod with LEVERET_PORT=tcp://10.0.0.7:5672, LEVERET_SERVICE_HOST and more.
+            let service =
+                value.to_str().is_some_and(|value| value.starts_with("tcp://") || value.starts_with("udp://"));
+            if value.is_empty() || service || option.contains("SERVICE_") || option.contains("PORT_") {
+                continue;
+            }
+            let known = OPTIONS.into_iter().find(|(name, _)| name.to_uppercase() == option);
+            let Some((_, setting)) = known else {
+                let names = OPTIONS.iter().map(|(name, _)| name.to_uppercase());
+                let near = nearest(option, names).map(|near| format!("; did you mean LEVERET_{near}?"));
+                let near = near.unwrap_or_default();
+                self.config.warnings.push(format!("unknown environment variable LEVERET_{option} is ignored{near}"));
+                continue;
+            };
+            self.set_over_file(setting, value).map_err(|expected| {
+                ConfigError::new(format!("LEVERET_{option}={}: expected {expected}", value.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Rust programs share `RUST_LOG`: one that we cannot read was perhaps not meant for us.
+    fn apply_rust_log(&mut self, env: &BTreeMap<OsString, OsString>) {
+        let Some(value) = env.get(OsStr::new("RUST_LOG")).filter(|value| !value.is_empty()) else { return };
+        match value.to_str().filter(|filter| EnvFilter::try_new(filter).is_ok()) {
+            Some(filter) => self.config.log = filter.to_owned(),
+            None => self.config.warnings.push(format!("RUST_LOG={} is no log filter, ignored", value.display())),
+        }
+    }
+
+    pub(super) fn apply_file(
+        &mut self,
+        path: &Path,
+        text: &str,
+        env: &BTreeMap<OsString, OsString>,
+    ) -> Result<(), ConfigError> {
+        // The file's listeners replace the default one; without any, it stays.
+        let default_listeners = std::mem::take(&mut self.listeners);
+        let mut none = false;
+        for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+            let place = format!("{}:{}", path.display(), index + 1);
+            let line =
+                file::read_line(line).map_err(|expected| ConfigError::new(format!("{place}: expected {expected}")))?;
+            let Some(Line { key, value }) = line else { continue };
+            let Some((setting, word)) = file::find_setting(&key) else {
+                let near = file::nearest_key(&key).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                self.config.warnings.push(format!("{place}: unknown key {key} is ignored{near}"));
+                continue;
+            };
+            if value.len() > 1 && value.starts_with('"') && value.ends_with('"') {
+                let advice = "double quotes are part of a value, as in RabbitMQ; quote with '…' or not at all";
+                self.config.warnings.push(format!("{place}: {key}: {advice}"));
+            }
+            none |= setting == Setting::NoListener;
+            let shown = if setting == Setting::DefaultPass { "…" } else { &value };
+            let word = word.replace("\\.", ".");
+            file::interpolate(&value, env)
+                .and_then(|value| self.set(setting, &word, OsStr::new(&value)))
+                .map_err(|expected| ConfigError::new(format!("{place}: {key} = {shown}: expected {expected}")))?;
+        }
+        if self.listeners.is_empty() && !none {
+            self.listeners = default_listeners;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Config, ConfigError> {
+        let mut config = self.config;
+        for on in self.listeners.into_values() {
+            let found = match on {
+                ListenOn::Address(address) => vec![Listener { address, required: true }],
+                ListenOn::Port(port) => {
+                    let at = |&(ip, required)| Listener { address: SocketAddr::new(ip, port), required };
+                    self.bind.iter().map(at).collect()
+                }
+            };
+            for listener in found {
+                // The same address twice could only fail.
+                if !config.tcp_listeners.iter().any(|other| other.address == listener.address) {
+                    config.tcp_listeners.push(listener);
+                }
+            }
+        }
+        if config.tcp_listeners.is_empty() {
+            let message =
+                "listeners.tcp = none leaves nothing to serve: remove it from the config file, or give --port";
+            return Err(ConfigError::new(message.to_owned()));
+        }
+        config.data_dir = (!self.ephemeral).then_some(self.data_dir);
+        // RabbitMQ 4.0 lowered its default.
+        let default_size = if config.profile < Profile::V4_0 { 128 << 20 } else { 16 << 20 };
+        config.max_message_size = self.max_message_size.unwrap_or(default_size);
+        // As RabbitMQ does it, naming any user or tag replaces the default list.
+        let chosen =
+            |words: BTreeMap<String, bool>| words.into_iter().filter_map(|(word, on)| on.then_some(word)).collect();
+        if let Some(tags) = self.user_tags {
+            config.default_user_tags = chosen(tags);
+        }
+        if let Some(users) = self.loopback_users {
+            config.loopback_users = chosen(users);
+        }
+        if self.no_loopback_users {
+            config.loopback_users.clear();
+        }
+        Ok(config)
+    }
+}
