@@ -23,20 +23,10 @@ pub struct Binding {
 
 impl Binding {
     /// A binding with these arguments, in whatever order they come.
-    pub fn new(
-        source: ExchangeKey,
-        destination: Destination,
-        binding_key: &[u8],
-        mut arguments: FieldTable,
-    ) -> Self {
+    pub fn new(source: ExchangeKey, destination: Destination, binding_key: &[u8], mut arguments: FieldTable) -> Self {
         arguments.0.sort_by(|(one, _), (other, _)| one.cmp(other));
         arguments.0.shrink_to_fit();
-        Self {
-            source,
-            destination,
-            binding_key: binding_key.into(),
-            arguments,
-        }
+        Self { source, destination, binding_key: binding_key.into(), arguments }
     }
 
     /// The arguments, sorted by name.
@@ -87,9 +77,7 @@ pub(super) struct Bindings {
 impl Bindings {
     /// The ordinal for the next new binding.
     pub(super) fn next_ordinal(&self) -> u64 {
-        self.by_ordinal
-            .last_key_value()
-            .map_or(0, |(last, _)| last + 1)
+        self.by_ordinal.last_key_value().map_or(0, |(last, _)| last + 1)
     }
 
     /// Adds a binding; false, and no change, if it or the ordinal is there.
@@ -121,26 +109,15 @@ impl Bindings {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Arc<Binding>)> {
-        self.by_ordinal
-            .iter()
-            .map(|(ordinal, binding)| (*ordinal, binding))
+        self.by_ordinal.iter().map(|(ordinal, binding)| (*ordinal, binding))
     }
 
-    pub(super) fn of_source(
-        &self,
-        source: ExchangeKey,
-    ) -> impl Iterator<Item = (u64, &Arc<Binding>)> {
+    pub(super) fn of_source(&self, source: ExchangeKey) -> impl Iterator<Item = (u64, &Arc<Binding>)> {
         self.numbered(self.by_source.range((source, 0)..=(source, u64::MAX)))
     }
 
-    pub(super) fn of_destination(
-        &self,
-        destination: Destination,
-    ) -> impl Iterator<Item = (u64, &Arc<Binding>)> {
-        self.numbered(
-            self.by_destination
-                .range((destination, 0)..=(destination, u64::MAX)),
-        )
+    pub(super) fn of_destination(&self, destination: Destination) -> impl Iterator<Item = (u64, &Arc<Binding>)> {
+        self.numbered(self.by_destination.range((destination, 0)..=(destination, u64::MAX)))
     }
 
     fn numbered<'a, End: 'a>(

@@ -56,9 +56,7 @@ impl HashOn {
             }
             Self::MessageId => properties.message_id().map(hash_bytes),
             Self::CorrelationId => properties.correlation_id().map(hash_bytes),
-            Self::Timestamp => properties
-                .timestamp()
-                .map(|seconds| hash_bytes(&seconds.to_be_bytes())),
+            Self::Timestamp => properties.timestamp().map(|seconds| hash_bytes(&seconds.to_be_bytes())),
         };
         found.unwrap_or(0)
     }
@@ -66,10 +64,7 @@ impl HashOn {
 
 impl ConsistentHash {
     pub(super) fn new(arguments: &FieldTable) -> Self {
-        Self {
-            on: HashOn::of(arguments),
-            ring: Ring::default(),
-        }
+        Self { on: HashOn::of(arguments), ring: Ring::default() }
     }
 }
 
@@ -118,12 +113,7 @@ pub(super) fn validate_binding(binding: &Binding) -> Result<(), String> {
 
 /// A decimal integer from 1 to 10000, signs and leading zeros allowed as Erlang reads them.
 fn parse_weight(key: &[u8]) -> Result<u32, String> {
-    let not_integer = || {
-        format!(
-            "The binding key must be an integer: {}",
-            erlang::binary(key)
-        )
-    };
+    let not_integer = || format!("The binding key must be an integer: {}", erlang::binary(key));
     let (negative, digits) = match key {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
@@ -133,11 +123,8 @@ fn parse_weight(key: &[u8]) -> Result<u32, String> {
         return Err(not_integer());
     }
     // Saturates: however many digits, it is too large.
-    let value = digits.iter().fold(0_u32, |value, digit| {
-        value
-            .saturating_mul(10)
-            .saturating_add(u32::from(digit - b'0'))
-    });
+    let value =
+        digits.iter().fold(0_u32, |value, digit| value.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
     match value {
         0 => Err("The binding key must be greater than 0".to_owned()),
         _ if negative => Err("The binding key must be greater than 0".to_owned()),
@@ -159,20 +146,14 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn insert(&mut self, ordinal: u64, destination: Destination, weight: u32) {
-        let position = self
-            .bindings
-            .partition_point(|(other, ..)| *other < ordinal);
-        self.bindings
-            .insert(position, (ordinal, destination, weight));
+        let position = self.bindings.partition_point(|(other, ..)| *other < ordinal);
+        self.bindings.insert(position, (ordinal, destination, weight));
         self.stale = true;
     }
 
     pub(super) fn remove(&mut self, ordinal: u64) {
-        let position = self
-            .bindings
-            .binary_search_by_key(&ordinal, |(other, ..)| *other);
-        self.bindings
-            .remove(position.expect("a binding that was bound is in the ring"));
+        let position = self.bindings.binary_search_by_key(&ordinal, |(other, ..)| *other);
+        self.bindings.remove(position.expect("a binding that was bound is in the ring"));
         self.stale = true;
     }
 
@@ -220,8 +201,158 @@ pub(super) fn hash_keys(keys: &[&[u8]]) -> u64 {
 /// FNV-1a with its bits spread. Fixed for all time, unlike the hashes of the standard library: the same
 /// message must go to the same queue after a restart and an upgrade.
 pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
-    let hash = bytes.iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-    });
+    let hash = bytes
+        .iter()
+        .fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3));
     mix(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leveret_protocol::Properties;
+
+    use super::super::tests::{Net, exchange, table};
+    use super::super::{Exchange, ExchangeKind, Topology};
+    use super::*;
+
+    /// With queues `q0`, `q1` and so on of these weights.
+    fn net(weights: &[&str], arguments: FieldTable) -> Net {
+        let mut net = Net::default();
+        net.declare(Exchange { arguments, ..exchange("x", ExchangeKind::ConsistentHash) });
+        for (at, weight) in weights.iter().enumerate() {
+            net.bind("x", &format!("q{at}"), weight);
+        }
+        net
+    }
+
+    /// The queue of each key.
+    fn routes(net: &mut Net, keys: usize) -> Vec<String> {
+        (0..keys)
+            .map(|key| {
+                let queues = net.route(&format!("key {key}"));
+                assert_eq!(queues.len(), 1);
+                queues[0].clone()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn s7_consistent_hash_goes_by_weight() {
+        let mut net = net(&["1", "3"], FieldTable::new());
+        let mut counts = BTreeMap::new();
+        for queue in routes(&mut net, 4000) {
+            *counts.entry(queue).or_insert(0) += 1;
+        }
+        assert!((900..1100).contains(&counts["q0"]), "{counts:?}");
+        assert!((2900..3100).contains(&counts["q1"]), "{counts:?}");
+    }
+
+    #[test]
+    fn s7_consistent_hash_is_stable() {
+        let mut one = net(&["2", "2", "2"], FieldTable::new());
+        let before = routes(&mut one, 300);
+        assert_eq!(routes(&mut net(&["2", "2", "2"], FieldTable::new()), 300), before);
+        // A second binding to a destination adds no buckets.
+        one.bind("x", "q1", "5");
+        assert_eq!(routes(&mut one, 300), before);
+        // A new destination only takes messages away from the others.
+        one.bind("x", "q3", "2");
+        let after = routes(&mut one, 300);
+        let moved: Vec<_> = before.iter().zip(&after).filter(|(old, new)| old != new).collect();
+        assert!((40..110).contains(&moved.len()), "{}", moved.len());
+        assert!(moved.iter().all(|(_, new)| *new == "q3"));
+        // When it goes, they come back.
+        one.unbind("x", "q3", "2");
+        assert_eq!(routes(&mut one, 300), before);
+    }
+
+    #[test]
+    fn s7_consistent_hash_without_bindings_routes_nowhere() {
+        let mut net = net(&[], FieldTable::new());
+        assert!(net.route("k").is_empty());
+        net.bind("x", "q", "1");
+        net.unbind("x", "q", "1");
+        assert!(net.route("k").is_empty());
+    }
+
+    /// The routes of messages that differ in number and key, with and without what is hashed.
+    fn spread(argument: &str, value: &str, message: impl Fn(u64) -> Properties) -> (usize, usize) {
+        let arguments = table([(argument, FieldValue::from(value))]);
+        assert_eq!(Topology::validate_declare(ExchangeKind::ConsistentHash, &arguments), Ok(()));
+        let mut net = net(&["1"; 8], arguments);
+        let distinct = |queues: Vec<Vec<String>>| queues.into_iter().collect::<HashSet<_>>().len();
+        let by_value = (0..100).map(|number| net.route_from("x", &["same"], &message(number)));
+        let by_value = distinct(by_value.collect());
+        let without = (0..100).map(|key| net.route_from("x", &[&key.to_string()], &Properties::default()));
+        (by_value, distinct(without.collect()))
+    }
+
+    #[test]
+    fn s7_consistent_hash_on_header_or_property() {
+        let none = Properties::default;
+        let text = |number: u64| Some(bytes::Bytes::from(number.to_string()));
+        let spreads = [
+            spread("hash-header", "h", |number| {
+                let headers = Some(table([("h", FieldValue::I64(number as i64))]));
+                Properties { headers, ..none() }
+            }),
+            spread("hash-property", "message_id", |it| Properties { message_id: text(it), ..none() }),
+            spread("hash-property", "correlation_id", |it| Properties { correlation_id: text(it), ..none() }),
+            spread("hash-property", "timestamp", |it| Properties { timestamp: Some(it), ..none() }),
+        ];
+        assert_eq!(spreads, [(8, 1); 4], "all queues by the value, one queue without it");
+    }
+
+    #[test]
+    fn s7_consistent_hash_arguments_are_explained() {
+        let validate = |arguments| Topology::validate_declare(ExchangeKind::ConsistentHash, &arguments);
+        let [header, property] = ["hash-header", "hash-property"];
+        let message_id = FieldValue::from("message_id");
+        assert_eq!(validate(FieldTable::new()), Ok(()));
+        let error = validate(table([(header, FieldValue::from("h")), (property, message_id)]));
+        assert_eq!(error.unwrap_err(), "hash-header and hash-property are mutually exclusive");
+        let error = validate(table([(property, FieldValue::from("app_id"))]));
+        assert_eq!(error.unwrap_err(), "Unsupported property: app_id");
+    }
+
+    #[test]
+    fn s7_consistent_hash_weights_are_explained() {
+        let mut net = net(&[], FieldTable::new());
+        let mut validate = |key: &str| {
+            let binding = net.binding("x", "q", key, FieldTable::new());
+            net.topology.validate_binding(&binding, Some("classic"))
+        };
+        for weight in ["1", "10000", "007", "+5"] {
+            assert_eq!(validate(weight), Ok(()), "{weight}");
+        }
+        for weight in ["0", "-1", "-99999999999999999999"] {
+            assert_eq!(validate(weight).unwrap_err(), "The binding key must be greater than 0");
+        }
+        for weight in ["10001", "99999999999999999999"] {
+            assert_eq!(validate(weight).unwrap_err(), "The binding key must not exceed 10000");
+        }
+        for (weight, shown) in [("x", "<<\"x\">>"), ("", "<<>>"), ("1.5", "<<\"1.5\">>"), ("-", "<<\"-\">>")] {
+            let expected = format!("The binding key must be an integer: {shown}");
+            assert_eq!(validate(weight).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn jump_moves_only_to_the_new_bucket() {
+        for hash in (0..1000_u64).map(mix) {
+            for buckets in 1..50 {
+                let (before, after) = (jump(hash, buckets), jump(hash, buckets + 1));
+                assert!(before < buckets && (after == before || after == buckets));
+            }
+        }
+        assert!(jump(u64::MAX, 10_000 * 1_000_000) < 10_000 * 1_000_000);
+    }
+
+    /// Routes must not change with a new version.
+    #[test]
+    fn hashes_are_fixed() {
+        assert_eq!(hash_bytes(b""), 0xF52A_15E9_A9B5_E89B);
+    }
 }

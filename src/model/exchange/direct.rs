@@ -13,10 +13,7 @@ pub(super) struct Direct {
 
 impl Matching for Direct {
     fn bind(&mut self, _ordinal: u64, binding: &Binding) {
-        self.by_key
-            .entry(binding.binding_key.clone())
-            .or_default()
-            .push(binding.destination);
+        self.by_key.entry(binding.binding_key.clone()).or_default().push(binding.destination);
     }
 
     fn unbind(&mut self, _ordinal: u64, binding: &Binding) {

@@ -20,22 +20,19 @@ pub(super) fn term(value: &FieldValue) -> String {
         FieldValue::Decimal { scale, value } => format!("{{{scale},{value}}}"),
         FieldValue::LongString(bytes) | FieldValue::ByteArray(bytes) => binary(bytes),
         FieldValue::Timestamp(seconds) => seconds.to_string(),
-        FieldValue::Table(table) => list(table.iter().map(|(name, value)| {
-            format!("{{{},{},{}}}", binary(name), value.type_name(), term(value))
-        })),
-        FieldValue::Array(values) => list(
-            values
-                .iter()
-                .map(|value| format!("{{{},{}}}", value.type_name(), term(value))),
+        FieldValue::Table(table) => list(
+            table.iter().map(|(name, value)| format!("{{{},{},{}}}", binary(name), value.type_name(), term(value))),
         ),
+        FieldValue::Array(values) => {
+            list(values.iter().map(|value| format!("{{{},{}}}", value.type_name(), term(value))))
+        }
         FieldValue::Void => "undefined".to_owned(),
     }
 }
 
 /// A binary: as text if it can be read as such, else as numbers.
 pub(super) fn binary(bytes: &[u8]) -> String {
-    let readable =
-        |character: char| !character.is_control() || "\n\r\t\x08\x0B\x0C\x1B".contains(character);
+    let readable = |character: char| !character.is_control() || "\n\r\t\x08\x0B\x0C\x1B".contains(character);
     let quoted = |text: &str, suffix: &str| {
         let mut out = String::from("<<\"");
         for character in text.chars() {
@@ -59,9 +56,7 @@ pub(super) fn binary(bytes: &[u8]) -> String {
         return "<<>>".to_owned();
     }
     match std::str::from_utf8(bytes) {
-        Ok(text) if text.chars().all(readable) => {
-            quoted(text, if text.is_ascii() { "" } else { "/utf8" })
-        }
+        Ok(text) if text.chars().all(readable) => quoted(text, if text.is_ascii() { "" } else { "/utf8" }),
         _ => {
             let latin: String = bytes.iter().map(|byte| char::from(*byte)).collect();
             if latin.chars().all(readable) {
@@ -105,23 +100,11 @@ mod tests {
             (FieldValue::F64(1.0), "1.0"),
             (FieldValue::F32(1e20), "1.0000000200408773e20"),
             (FieldValue::F64(1e20), "1.0e20"),
-            (
-                FieldValue::Decimal {
-                    scale: 1,
-                    value: 10,
-                },
-                "{1,10}",
-            ),
-            (
-                FieldValue::ByteArray(Bytes::from_static(b"all")),
-                "<<\"all\">>",
-            ),
+            (FieldValue::Decimal { scale: 1, value: 10 }, "{1,10}"),
+            (FieldValue::ByteArray(Bytes::from_static(b"all")), "<<\"all\">>"),
             (FieldValue::Timestamp(5), "5"),
             (FieldValue::Table(table), "[{<<\"a\">>,signedint,1}]"),
-            (
-                FieldValue::Array(array),
-                "[{signedint,1},{longstr,<<\"q\">>}]",
-            ),
+            (FieldValue::Array(array), "[{signedint,1},{longstr,<<\"q\">>}]"),
             (FieldValue::Table(FieldTable::new()), "[]"),
             (FieldValue::Void, "undefined"),
         ];

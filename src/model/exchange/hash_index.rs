@@ -34,10 +34,7 @@ pub(super) struct HashIndex<T> {
 
 impl<T> Default for HashIndex<T> {
     fn default() -> Self {
-        Self {
-            first: HashMap::default(),
-            others: Vec::new(),
-        }
+        Self { first: HashMap::default(), others: Vec::new() }
     }
 }
 
@@ -49,10 +46,7 @@ impl<T: Copy + PartialEq> HashIndex<T> {
         if is_it(first) {
             return Some(first);
         }
-        self.others
-            .iter()
-            .find(|(other, id)| *other == hash && is_it(*id))
-            .map(|(_, id)| *id)
+        self.others.iter().find(|(other, id)| *other == hash && is_it(*id)).map(|(_, id)| *id)
     }
 
     /// Adds an id that is not there.
@@ -67,8 +61,7 @@ impl<T: Copy + PartialEq> HashIndex<T> {
         let replacement = self.others.iter().position(|(other, _)| *other == hash);
         if self.first.get(&hash) != Some(&id) {
             let position = self.others.iter().position(|entry| *entry == (hash, id));
-            self.others
-                .swap_remove(position.expect("an id that was inserted is there"));
+            self.others.swap_remove(position.expect("an id that was inserted is there"));
         } else if let Some(position) = replacement {
             let (_, id) = self.others.swap_remove(position);
             self.first.insert(hash, id);
@@ -95,16 +88,11 @@ mod tests {
             index.insert(7, id);
         }
         index.insert(8, 20);
-        let has =
-            |index: &HashIndex<i32>, hash, id| index.find(hash, |other| other == id).is_some();
+        let has = |index: &HashIndex<i32>, hash, id| index.find(hash, |other| other == id).is_some();
         for (removed, left) in [(12, vec![10, 11]), (10, vec![11]), (11, vec![])] {
             index.remove(7, removed);
             for id in [10, 11, 12] {
-                assert_eq!(
-                    has(&index, 7, id),
-                    left.contains(&id),
-                    "{id} after removing {removed}"
-                );
+                assert_eq!(has(&index, 7, id), left.contains(&id), "{id} after removing {removed}");
             }
             assert!(has(&index, 8, 20) && !has(&index, 8, 10));
         }

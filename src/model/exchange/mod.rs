@@ -138,10 +138,7 @@ pub struct Exchange {
 impl Exchange {
     /// The alternate exchange that the declare arguments name, if any (a long string in UTF-8).
     pub fn alternate_of(arguments: &FieldTable) -> Option<Name> {
-        arguments
-            .get("alternate-exchange")
-            .and_then(FieldValue::as_str)
-            .map(Name::from)
+        arguments.get("alternate-exchange").and_then(FieldValue::as_str).map(Name::from)
     }
 }
 

@@ -28,3 +28,41 @@ impl Matching for ModulusHash {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::ExchangeKind;
+    use super::super::tests::Net;
+
+    #[test]
+    fn s7_modulus_hash_sends_a_key_to_one_queue() {
+        let mut net = Net::new(ExchangeKind::ModulusHash);
+        assert!(net.route("k").is_empty());
+        for queue in ["q1", "q2", "q3"] {
+            net.bind("x", queue, "ignored");
+        }
+        let mut reached = BTreeSet::new();
+        for number in 0..100 {
+            let key = format!("k{number}");
+            let queues = net.route(&key);
+            assert_eq!(queues.len(), 1);
+            assert_eq!(net.route(&key), queues);
+            reached.extend(queues);
+        }
+        assert_eq!(reached.len(), 3);
+    }
+
+    #[test]
+    fn s7_modulus_hash_counts_destinations_not_bindings() {
+        let mut net = Net::new(ExchangeKind::ModulusHash);
+        for (queue, key) in [("q1", ""), ("q2", "")] {
+            net.bind("x", queue, key);
+        }
+        let routes = |net: &mut Net| -> Vec<_> { (0..50).map(|n| net.route(&n.to_string())).collect() };
+        let before = routes(&mut net);
+        net.bind("x", "q1", "again");
+        assert_eq!(routes(&mut net), before);
+    }
+}

@@ -97,12 +97,7 @@ impl Topic {
 
     fn add_child(&mut self, parent: NodeId, word: &[u8]) -> NodeId {
         let is_hash = word == b"#";
-        let node = Node {
-            parent,
-            word: word.into(),
-            is_hash,
-            ..Node::default()
-        };
+        let node = Node { parent, word: word.into(), is_hash, ..Node::default() };
         let child = match self.free.pop() {
             Some(child) => {
                 self.nodes[child as usize] = node;
@@ -118,8 +113,7 @@ impl Topic {
             b"#" => self.nodes[parent as usize].hash = child,
             _ => {
                 self.nodes[parent as usize].child_count += 1;
-                self.children
-                    .insert(child_hash(parent, self.hash_key.hash_one(word)), child);
+                self.children.insert(child_hash(parent, self.hash_key.hash_one(word)), child);
             }
         }
         child
@@ -140,8 +134,7 @@ impl Topic {
                 b"#" => self.nodes[parent as usize].hash = ROOT,
                 _ => {
                     self.nodes[parent as usize].child_count -= 1;
-                    self.children
-                        .remove(child_hash(parent, self.hash_key.hash_one(&*word)), id);
+                    self.children.remove(child_hash(parent, self.hash_key.hash_one(&*word)), id);
                 }
             }
             id = parent;
@@ -206,26 +199,17 @@ impl Matching for Topic {
     fn bind(&mut self, _ordinal: u64, binding: &Binding) {
         let mut id = ROOT;
         for word in words(&binding.binding_key) {
-            id = self
-                .child(id, word)
-                .unwrap_or_else(|| self.add_child(id, word));
+            id = self.child(id, word).unwrap_or_else(|| self.add_child(id, word));
         }
-        self.nodes[id as usize]
-            .destinations
-            .push(binding.destination);
+        self.nodes[id as usize].destinations.push(binding.destination);
     }
 
     fn unbind(&mut self, _ordinal: u64, binding: &Binding) {
         let mut id = ROOT;
         for word in words(&binding.binding_key) {
-            id = self
-                .child(id, word)
-                .expect("the path of a binding that was bound is there");
+            id = self.child(id, word).expect("the path of a binding that was bound is there");
         }
-        take_out(
-            &mut self.nodes[id as usize].destinations,
-            binding.destination,
-        );
+        take_out(&mut self.nodes[id as usize].destinations, binding.destination);
         self.prune(id);
     }
 
@@ -236,6 +220,141 @@ impl Matching for Topic {
                 for destination in &self.nodes[*id as usize].destinations {
                     matched.add(*destination);
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::ExchangeKind;
+    use super::super::tests::{Net, topic_matches};
+    use super::*;
+    use crate::model::ids::{Destination, ExchangeKey, QueueKey};
+
+    /// Whether a message with the routing key reaches a queue bound with the binding key.
+    fn matches(binding_key: &str, routing_key: &str) -> bool {
+        let mut net = Net::new(ExchangeKind::Topic);
+        net.bind("x", "q", binding_key);
+        !net.route(routing_key).is_empty()
+    }
+
+    #[test]
+    fn s7_topic_plain_words_are_case_sensitive() {
+        assert!(matches("a.b", "a.b"));
+        assert!(!matches("a.b", "a.B"));
+        assert!(!matches("a.b", "a"));
+        assert!(!matches("a.b", "a.b.c"));
+    }
+
+    #[test]
+    fn s7_topic_star_is_exactly_one_word() {
+        assert!(matches("*", "a"));
+        assert!(!matches("*", "a.b"));
+        assert!(matches("a.*.c", "a.b.c"));
+        assert!(!matches("a.*.c", "a.c"));
+        assert!(!matches("a.*.c", "a.b.b.c"));
+    }
+
+    #[test]
+    fn s7_topic_hash_is_any_number_of_words() {
+        for key in ["", "a", "a.b", "a.b.c", ".", "a."] {
+            assert!(matches("#", key), "{key:?}");
+            assert!(matches("#.#", key), "{key:?}");
+        }
+        for key in ["a.c", "a.b.c", "a.b.b.c", "a..c", "a.c.c"] {
+            assert!(matches("a.#.c", key), "{key:?}");
+        }
+        assert!(!matches("a.#.c", "a"));
+        assert!(!matches("a.#.c", "a.c.b"));
+        assert!(matches("#.*", "a") && !matches("#.*", ""));
+    }
+
+    #[test]
+    fn s7_topic_empty_words() {
+        assert!(matches("", "") && !matches("*", "") && !matches("", "."));
+        assert!(matches("a.*.b", "a..b") && matches("a..b", "a..b") && !matches("a..b", "a.b"));
+        assert!(matches("*.*", ".") && matches(".", ".") && !matches("*", "."));
+        assert!(matches("a.*", "a.") && !matches("a", "a."));
+    }
+
+    #[test]
+    fn s7_topic_wildcards_only_as_whole_words() {
+        assert!(!matches("a*", "ab") && matches("a*", "a*"));
+        assert!(!matches("##", "a") && matches("##", "##"));
+        assert!(matches("*", "*") && matches("*", "#") && !matches("a", "*"));
+    }
+
+    #[test]
+    fn s7_topic_queue_matched_by_several_bindings_gets_one_copy() {
+        let mut net = Net::new(ExchangeKind::Topic);
+        for key in ["#", "a.*", "a.b", "#.b", "*.*"] {
+            net.bind("x", "q", key);
+        }
+        assert_eq!(net.route("a.b"), ["q"]);
+    }
+
+    /// Every step is bounded by the nodes: without that, this would take longer than the universe has lasted.
+    #[test]
+    fn many_hashes_cost_no_more_than_their_number() {
+        let mut net = Net::new(ExchangeKind::Topic);
+        net.bind("x", "q", &["#.a"; 60].join("."));
+        net.bind("x", "q2", &["#"; 120].join("."));
+        assert_eq!(net.route(&["a"; 120].join(".")), ["q", "q2"]);
+        assert_eq!(net.route(&["a"; 59].join(".")), ["q2"]);
+    }
+
+    fn binding(queue: u64, binding_key: &str) -> Binding {
+        let queue = QueueKey::from(slotmap::KeyData::from_ffi(queue | 1 << 32));
+        let destination = Destination::Queue(queue);
+        Binding::new(ExchangeKey::default(), destination, binding_key.as_bytes(), Default::default())
+    }
+
+    #[test]
+    fn unbinding_frees_nodes() {
+        let mut topic = Topic::default();
+        let bindings = ["a.b.c", "a.*.c.#", "a.b", "#", "", "a"].map(|key| binding(1, key));
+        for binding in &bindings {
+            topic.bind(0, binding);
+        }
+        assert_eq!(topic.nodes.len() - topic.free.len(), 8);
+        for (at, used) in [(0, 7), (1, 4), (2, 3), (3, 2), (4, 2), (5, 1)] {
+            topic.unbind(0, &bindings[at]);
+            assert_eq!(topic.nodes.len() - topic.free.len(), used, "{at}");
+        }
+        assert_eq!((topic.nodes.len(), topic.free.len()), (1, 0));
+    }
+
+    fn key() -> impl Strategy<Value = String> {
+        let word = prop::sample::select(vec!["a", "b", "", "*", "#", "#"]);
+        prop::collection::vec(word, 0..6).prop_map(|words| words.join("."))
+    }
+
+    proptest! {
+        /// After any binds and unbinds the trie says what the rule says of each binding that is left.
+        #[test]
+        fn trie_matches_like_the_rule(
+            bound in prop::collection::vec((key(), any::<bool>()), 1..25),
+            keys in prop::collection::vec(key(), 1..20),
+        ) {
+            let mut net = Net::new(ExchangeKind::Topic);
+            let queue = |at: usize| format!("q{at:02}");
+            for (at, (binding_key, _)) in bound.iter().enumerate() {
+                net.bind("x", &queue(at), binding_key);
+            }
+            for (at, (binding_key, stays)) in bound.iter().enumerate() {
+                if !stays {
+                    prop_assert_eq!(net.unbind("x", &queue(at), binding_key).bindings.len(), 1);
+                }
+            }
+            for key in keys {
+                let expected: Vec<String> = (0..bound.len())
+                    .filter(|at| bound[*at].1 && topic_matches(&bound[*at].0, &key))
+                    .map(queue)
+                    .collect();
+                prop_assert_eq!(net.route(&key), expected, "{}", key);
             }
         }
     }
