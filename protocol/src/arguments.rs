@@ -5,17 +5,14 @@
 //! a ninth bit, starts a new octet.
 
 use bytes::{BufMut, BytesMut};
-use nom::Parser;
-use nom::multi::length_data;
-use nom::number::complete::{be_u8, be_u16, be_u32, be_u64};
 
-use crate::error::{DecodeError, Parsed};
-use crate::raw_table::{self, flatten};
+use crate::parse::{Malformed, Parsed, be_u8, be_u16, be_u32, be_u64, long_string, short_string};
+use crate::raw_table;
 use crate::types::{FieldTable, put_long_string, put_short_string, put_table};
 
 /// The arguments of one method.
 pub(crate) trait Arguments<'a>: Sized {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
+    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
     fn write(&self, writer: &mut Writer<'_>);
 }
 
@@ -30,56 +27,45 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn new(arguments: &'a [u8]) -> Self {
-        Self {
-            rest: arguments,
-            bits: 0,
-            bits_read: 0,
-        }
+        Self { rest: arguments, bits: 0, bits_read: 0 }
     }
 
     /// Error unless everything was read: a payload must be consumed exactly.
     #[inline]
-    pub(crate) fn finish(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::Trailing)
-        }
+    pub(crate) fn finish(self) -> Result<(), Malformed> {
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
 
     #[inline]
-    fn take<T>(
-        &mut self,
-        mut parser: impl FnMut(&'a [u8]) -> Parsed<'a, T>,
-    ) -> Result<T, DecodeError> {
+    fn take<T>(&mut self, mut parser: impl FnMut(&'a [u8]) -> Parsed<'a, T>) -> Result<T, Malformed> {
         self.bits_read = 0;
-        let (rest, value) = parser(self.rest).map_err(flatten)?;
+        let (rest, value) = parser(self.rest)?;
         self.rest = rest;
         Ok(value)
     }
 
     #[inline]
-    pub(crate) fn octet(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn octet(&mut self) -> Result<u8, Malformed> {
         self.take(be_u8)
     }
 
     #[inline]
-    pub(crate) fn short(&mut self) -> Result<u16, DecodeError> {
+    pub(crate) fn short(&mut self) -> Result<u16, Malformed> {
         self.take(be_u16)
     }
 
     #[inline]
-    pub(crate) fn long(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn long(&mut self) -> Result<u32, Malformed> {
         self.take(be_u32)
     }
 
     #[inline]
-    pub(crate) fn longlong(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn longlong(&mut self) -> Result<u64, Malformed> {
         self.take(be_u64)
     }
 
     #[inline]
-    pub(crate) fn bit(&mut self) -> Result<bool, DecodeError> {
+    pub(crate) fn bit(&mut self) -> Result<bool, Malformed> {
         if self.bits_read == 0 || self.bits_read == u8::BITS {
             self.bits = self.octet()?;
         }
@@ -89,18 +75,18 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub(crate) fn shortstr(&mut self) -> Result<&'a str, DecodeError> {
-        let bytes = self.take(raw_table::short_string)?;
-        std::str::from_utf8(bytes).map_err(|_| DecodeError::ShortStringUtf8)
+    pub(crate) fn shortstr(&mut self) -> Result<&'a str, Malformed> {
+        let bytes = self.take(short_string)?;
+        std::str::from_utf8(bytes).map_err(|_| Malformed::ShortStringUtf8)
     }
 
     #[inline]
-    pub(crate) fn longstr(&mut self) -> Result<&'a [u8], DecodeError> {
-        self.take(|input| length_data(be_u32).parse(input))
+    pub(crate) fn longstr(&mut self) -> Result<&'a [u8], Malformed> {
+        self.take(long_string)
     }
 
-    pub(crate) fn table(&mut self) -> Result<FieldTable, DecodeError> {
-        self.take(raw_table::table)?.to_table()
+    pub(crate) fn table(&mut self) -> Result<FieldTable, Malformed> {
+        self.take(raw_table::table)?.own()
     }
 }
 
@@ -114,11 +100,7 @@ pub(crate) struct Writer<'o> {
 
 impl<'o> Writer<'o> {
     pub(crate) fn new(out: &'o mut BytesMut) -> Self {
-        Self {
-            out,
-            bits: 0,
-            bits_written: 0,
-        }
+        Self { out, bits: 0, bits_written: 0 }
     }
 
     /// Appends the last octet of bits.
@@ -190,11 +172,7 @@ mod tests {
         assert_eq!(out[..], [0b101, 1, 2, 1, 1]);
 
         let mut reader = Reader::new(&out);
-        let mut bits = |count| {
-            (0..count)
-                .map(|_| reader.bit().unwrap())
-                .collect::<Vec<_>>()
-        };
+        let mut bits = |count| (0..count).map(|_| reader.bit().unwrap()).collect::<Vec<_>>();
         assert_eq!(bits(3), [true, false, true]);
         assert_eq!(reader.short(), Ok(0x0102));
         for index in 0..9 {

@@ -9,6 +9,7 @@ use crate::content::{BODY_SIZE_MAX, ContentHeader, OwnedPublish};
 use crate::error::DecodeError;
 use crate::frame::{CLASS_BASIC, Frame, FrameKind};
 use crate::methods::{MethodId, basic};
+use crate::parse::Malformed;
 use crate::properties::RawProperties;
 use crate::raw_table::Canonical;
 use crate::reply_code::ReplyCode;
@@ -56,11 +57,7 @@ pub(crate) struct ContentFault {
 impl ContentFault {
     #[cold]
     fn new(method: MethodId, code: ReplyCode, explanation: impl Into<String>) -> Self {
-        Self {
-            method,
-            code,
-            explanation: explanation.into(),
-        }
+        Self { method, code, explanation: explanation.into() }
     }
 
     #[cold]
@@ -92,10 +89,7 @@ impl Assembler {
         let stored = match self {
             Self::Header(publish) => publish.exchange.len() + publish.routing_key.len(),
             Self::Body { publish, body, .. } => {
-                publish.exchange.len()
-                    + publish.routing_key.len()
-                    + publish.properties.len()
-                    + body.capacity()
+                publish.exchange.len() + publish.routing_key.len() + publish.properties.len() + body.capacity()
             }
             Self::Refused(_) | Self::Abandoned => 0,
         };
@@ -110,11 +104,7 @@ impl Assembler {
                 let (header, canonical) = expect_header(frame, basic::Publish::ID)?;
                 start_body(publish, &header, canonical, body_max)
             }
-            Self::Body {
-                publish,
-                body,
-                remaining,
-            } => push_body(publish, body, remaining, frame),
+            Self::Body { publish, body, remaining } => push_body(publish, body, remaining, frame),
             Self::Refused(method) => {
                 expect_header(frame, method)?;
                 let error = DecodeError::UnknownMethod(method);
@@ -126,19 +116,15 @@ impl Assembler {
 }
 
 /// The header that must follow `method`.
-fn expect_header(
-    frame: Frame<'_>,
-    method: MethodId,
-) -> Result<(ContentHeader<'_>, Canonical), ContentFault> {
+fn expect_header(frame: Frame<'_>, method: MethodId) -> Result<(ContentHeader<'_>, Canonical), ContentFault> {
     let unexpected = |instead: &str| {
-        let text =
-            format!("expected content header for class {CLASS_BASIC}, got {instead} instead");
+        let text = format!("expected content header for class {CLASS_BASIC}, got {instead} instead");
         ContentFault::new(method, ReplyCode::UnexpectedFrame, text)
     };
     if frame.kind != FrameKind::Header {
         return Err(unexpected("non content header frame"));
     }
-    let malformed = |error: DecodeError| ContentFault::decode(method, &error);
+    let malformed = |error: Malformed| ContentFault::decode(method, &error.into());
     let header = ContentHeader::split(frame.payload).map_err(malformed)?;
     if header.weight != 0 {
         return Err(unexpected("non content header frame"));
@@ -163,8 +149,9 @@ fn start_body(
 ) -> Result<Step, ContentFault> {
     publish.properties = match canonical {
         Canonical(true) => Bytes::copy_from_slice(header.properties.as_bytes()),
-        Canonical(false) => rewritten(header.properties)
-            .map_err(|error| ContentFault::decode(basic::Publish::ID, &error))?,
+        Canonical(false) => {
+            rewritten(header.properties).map_err(|error| ContentFault::decode(basic::Publish::ID, &error))?
+        }
     };
     if header.body_size == 0 {
         return Ok(Step::Done(publish));
@@ -172,11 +159,7 @@ fn start_body(
     if header.body_size > body_max {
         publish.oversized = Some(header.body_size);
     }
-    Ok(Step::Waiting(Assembler::Body {
-        publish,
-        body: Vec::new(),
-        remaining: header.body_size,
-    }))
+    Ok(Step::Waiting(Assembler::Body { publish, body: Vec::new(), remaining: header.body_size }))
 }
 
 /// The properties as the broker writes them.
@@ -198,21 +181,14 @@ fn push_body(
         return fault(ReplyCode::UnexpectedFrame, text);
     }
     let Some(after) = remaining.checked_sub(frame.payload.len() as u64) else {
-        return fault(
-            ReplyCode::FrameError,
-            "content body frame exceeds remaining content size",
-        );
+        return fault(ReplyCode::FrameError, "content body frame exceeds remaining content size");
     };
     if publish.oversized.is_none() {
         reserve(&mut body, frame.payload.len(), remaining);
         body.extend_from_slice(frame.payload);
     }
     if after > 0 {
-        return Ok(Step::Waiting(Assembler::Body {
-            publish,
-            body,
-            remaining: after,
-        }));
+        return Ok(Step::Waiting(Assembler::Body { publish, body, remaining: after }));
     }
     publish.body = body.into();
     Ok(Step::Done(publish))

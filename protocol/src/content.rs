@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use nom::Parser;
 use nom::combinator::rest;
-use nom::number::complete::{be_u16, be_u64};
 
 use crate::error::DecodeError;
+use crate::parse::{Malformed, be_u16, be_u64};
 use crate::properties::RawProperties;
-use crate::raw_table::{Canonical, flatten};
+use crate::raw_table::Canonical;
 
 /// Largest body that a header may announce, in bytes: 512 MiB. Beyond it the connection ends (501);
 /// the configured message size is a lower limit with a milder answer.
@@ -42,22 +42,15 @@ impl<'a> ContentHeader<'a> {
 
     /// The fields, without a look at the properties.
     #[inline]
-    pub(crate) fn split(payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let (_, (class_id, weight, body_size, properties)) = (be_u16, be_u16, be_u64, rest)
-            .parse(payload)
-            .map_err(flatten)?;
+    pub(crate) fn split(payload: &'a [u8]) -> Result<Self, Malformed> {
+        let (_, (class_id, weight, body_size, properties)) = (be_u16, be_u16, be_u64, rest).parse(payload)?;
         let properties = RawProperties::from_bytes(properties);
-        Ok(Self {
-            class_id,
-            weight,
-            body_size,
-            properties,
-        })
+        Ok(Self { class_id, weight, body_size, properties })
     }
 
     /// The check of [`decode`](Self::decode), for after [`split`](Self::split).
     #[inline]
-    pub(crate) fn check_properties(&self) -> Result<Canonical, DecodeError> {
+    pub(crate) fn check_properties(&self) -> Result<Canonical, Malformed> {
         self.properties.check()
     }
 }

@@ -10,16 +10,13 @@ use std::collections::BTreeMap;
 use crate::assembler::{Assembler, ContentFault, Step};
 use crate::content::{BODY_SIZE_MAX, Body, ContentHeader, OwnedPublish, Publish};
 use crate::error::{DecodeError, FrameError, FrameFault};
-use crate::frame::{CLASS_BASIC, FRAME_HEAD, Frame, FrameKind, TYPE_METHOD, split_frame};
-use crate::methods::{Method, MethodId, channel, publish_arguments};
+use crate::frame::{CLASS_BASIC, Frame, FrameKind, RawFrame, TYPE_BODY, TYPE_HEADER, TYPE_METHOD, split_frame};
+use crate::methods::{Method, MethodId, ack_arguments, basic, channel, publish_arguments};
 use crate::raw_table::Canonical;
 use crate::reply_code::{ReplyCode, reply_text};
 
 /// What a connection may hold of unfinished contents unless told otherwise, in bytes.
 pub const HELD_MAX_DEFAULT: u64 = 1024 * 1024 * 1024;
-
-/// First bytes of a `basic.publish` payload: class 60, method 40.
-const PUBLISH_HEAD: [u8; 4] = [0, 60, 0, 40];
 
 /// What a client sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,18 +83,8 @@ impl Fault {
 
     #[cold]
     fn content(channel: u16, fault: ContentFault) -> Self {
-        let ContentFault {
-            method,
-            code,
-            explanation,
-        } = fault;
-        Self {
-            channel,
-            method,
-            code,
-            explanation,
-            fatal_framing: false,
-        }
+        let ContentFault { method, code, explanation } = fault;
+        Self { channel, method, code, explanation, fatal_framing: false }
     }
 }
 
@@ -118,13 +105,7 @@ impl Decoder {
     /// `frame_max`, so callers pass that. `body_max`: largest body that is stored, in bytes; larger
     /// ones become [`Body::Oversized`].
     pub fn new(payload_max: u32, body_max: u64) -> Self {
-        Self {
-            payload_max,
-            body_max,
-            held_max: HELD_MAX_DEFAULT,
-            held: 0,
-            channels: BTreeMap::new(),
-        }
+        Self { payload_max, body_max, held_max: HELD_MAX_DEFAULT, held: 0, channels: BTreeMap::new() }
     }
 
     /// For when tune-ok has settled the frame size. Counts from the next frame on.
@@ -151,16 +132,11 @@ impl Decoder {
     /// not [`fatal_framing`](Fault::fatal_framing) the frame was consumed and the rest of its content
     /// will be swallowed; after a fatal one every further call finds the same fault.
     #[inline]
-    pub fn next<'a>(
-        &mut self,
-        input: &'a [u8],
-        consumed: &mut usize,
-    ) -> Result<Option<Event<'a>>, Fault> {
-        if let Some((channel, publish, used)) = self.whole_publish(input) {
-            *consumed += used;
-            return Ok(Some(Event::Publish { channel, publish }));
+    pub fn next<'a>(&mut self, input: &'a [u8], consumed: &mut usize) -> Result<Option<Event<'a>>, Fault> {
+        match self.whole(input, consumed) {
+            Some(event) => Ok(Some(event)),
+            None => self.next_in_pieces(input, consumed),
         }
-        self.next_in_pieces(input, consumed)
     }
 
     /// Gives up the half assembled content of a channel that the server closes. What the client still
@@ -176,66 +152,69 @@ impl Decoder {
         }
     }
 
-    /// A publish with its header and the one frame of its body (if any), all whole and without fault.
-    /// Everything else is `None`, and the other path finds out what it is.
-    #[inline]
-    fn whole_publish<'a>(&self, input: &'a [u8]) -> Option<(u16, Publish<'a>, usize)> {
-        if *input.get(FRAME_HEAD..FRAME_HEAD + 4)? != PUBLISH_HEAD || input[0] != TYPE_METHOD {
-            return None;
-        }
-        let (method, used) = split_frame(input, self.payload_max).ok()??;
-        let channel = method.channel;
-        if channel == 0 || !(self.channels.is_empty() || !self.channels.contains_key(&channel)) {
-            return None;
-        }
-        let arguments = publish_arguments(&method.payload[4..])?;
-
-        let mut rest = &input[used..];
-        let (frame, used) = split_frame(rest, self.payload_max).ok()??;
-        if frame.kind != FrameKind::Header || frame.channel != channel {
-            return None;
-        }
-        rest = &rest[used..];
-        let header = ContentHeader::split(frame.payload).ok()?;
-        let Canonical(true) = header.check_properties().ok()? else {
+    /// A publish with its header and the one frame of its body (if any), or an ack: whole, without
+    /// fault, on a channel that is not in mid content. Everything else is `None`, and the other path
+    /// finds out what it is.
+    #[inline(always)] // moving an event through one more return slot costs 5 ns
+    fn whole<'a>(&self, input: &'a [u8], consumed: &mut usize) -> Option<Event<'a>> {
+        let frame = RawFrame::split(input, self.payload_max)?;
+        let RawFrame { frame_type: TYPE_METHOD, channel, payload, mut rest } = frame else {
             return None;
         };
-        if header.class_id != CLASS_BASIC || header.weight != 0 || header.body_size > BODY_SIZE_MAX
-        {
+        let idle = self.channels.is_empty() || !self.channels.contains_key(&channel);
+        let event = match payload {
+            [0, 60, 0, 40, arguments @ ..] if channel != 0 && idle => {
+                let method = publish_arguments(arguments)?;
+                let publish = self.whole_content(channel, &method, &mut rest)?;
+                Event::Publish { channel, publish }
+            }
+            [0, 60, 0, 80, arguments @ ..] if idle => {
+                let method = Method::BasicAck(ack_arguments(arguments)?);
+                Event::Method { channel, method }
+            }
+            _ => return None,
+        };
+        *consumed += input.len() - rest.len();
+        Some(event)
+    }
+
+    /// The content of a publish: its header and the one frame of its body, if it has one. Moves
+    /// `rest` past them.
+    #[inline(always)]
+    fn whole_content<'a>(&self, channel: u16, method: &basic::Publish<'a>, rest: &mut &'a [u8]) -> Option<Publish<'a>> {
+        let frame = RawFrame::split(rest, self.payload_max)?;
+        if frame.frame_type != TYPE_HEADER || frame.channel != channel {
             return None;
         }
-
+        *rest = frame.rest;
+        let header = ContentHeader::split(frame.payload).ok()?;
+        let Canonical(true) = header.check_properties().ok()? else { return None };
+        let size = header.body_size;
+        if header.class_id != CLASS_BASIC || header.weight != 0 || size > BODY_SIZE_MAX {
+            return None;
+        }
         let mut body: &[u8] = &[];
-        if header.body_size > 0 {
-            let (frame, used) = split_frame(rest, self.payload_max).ok()??;
-            let whole = frame.payload.len() as u64 == header.body_size;
-            if frame.kind != FrameKind::Body || frame.channel != channel || !whole {
+        if size > 0 {
+            let frame = RawFrame::split(rest, self.payload_max)?;
+            body = frame.payload;
+            let fits = body.len() as u64 == size;
+            if frame.frame_type != TYPE_BODY || frame.channel != channel || !fits {
                 return None;
             }
-            (rest, body) = (&rest[used..], frame.payload);
+            *rest = frame.rest;
         }
-        let oversized = header.body_size > self.body_max;
-        let publish = Publish {
-            exchange: arguments.exchange,
-            routing_key: arguments.routing_key,
-            mandatory: arguments.mandatory,
-            immediate: arguments.immediate,
+        Some(Publish {
+            exchange: method.exchange,
+            routing_key: method.routing_key,
+            mandatory: method.mandatory,
+            immediate: method.immediate,
             properties: header.properties,
-            body: if oversized {
-                Body::Oversized(header.body_size)
-            } else {
-                Body::Slice(body)
-            },
-        };
-        Some((channel, publish, input.len() - rest.len()))
+            body: if size > self.body_max { Body::Oversized(size) } else { Body::Slice(body) },
+        })
     }
 
     /// Frame by frame, until one completes an event.
-    fn next_in_pieces<'a>(
-        &mut self,
-        mut input: &'a [u8],
-        consumed: &mut usize,
-    ) -> Result<Option<Event<'a>>, Fault> {
+    fn next_in_pieces<'a>(&mut self, mut input: &'a [u8], consumed: &mut usize) -> Result<Option<Event<'a>>, Fault> {
         loop {
             let split = split_frame(input, self.payload_max);
             let Some((frame, used)) = split.map_err(|error| frame_fault(&error))? else {
@@ -269,13 +248,10 @@ impl Decoder {
                 return self.method(frame);
             }
             self.store(frame.channel, Assembler::Abandoned)?;
-            return Err(Fault::content(
-                frame.channel,
-                ContentFault::expected_method(),
-            ));
+            return Err(Fault::content(frame.channel, ContentFault::expected_method()));
         };
         // A client that learns in mid content that the server closed the channel may stop there.
-        let gives_up = || MethodId::peek(frame.payload) == Some(channel::CloseOk::ID);
+        let gives_up = || MethodId::peek(frame.payload) == channel::CloseOk::ID;
         if is_method && (matches!(state, Assembler::Abandoned) || gives_up()) {
             self.forget(frame.channel);
             return self.method(frame);
@@ -290,10 +266,7 @@ impl Decoder {
             }
             Ok(Step::Done(publish)) => {
                 self.forget(frame.channel);
-                Ok(Some(Event::OwnedPublish {
-                    channel: frame.channel,
-                    publish,
-                }))
+                Ok(Some(Event::OwnedPublish { channel: frame.channel, publish }))
             }
             Err(fault) => Err(Fault::content(frame.channel, fault)),
         }
@@ -301,13 +274,9 @@ impl Decoder {
 
     /// A method on a channel that expects one.
     fn method<'a>(&mut self, frame: Frame<'a>) -> Result<Option<Event<'a>>, Fault> {
-        let Frame {
-            channel, payload, ..
-        } = frame;
-        let method = Method::decode(payload).map_err(|error| {
-            let id = MethodId::peek(payload).unwrap_or(MethodId::NONE);
-            Fault::decode(channel, id, &error)
-        })?;
+        let Frame { channel, payload, .. } = frame;
+        let method =
+            Method::decode(payload).map_err(|error| Fault::decode(channel, MethodId::peek(payload), &error))?;
         match &method {
             Method::BasicPublish(publish) if channel != 0 => {
                 self.store(channel, Assembler::publish(publish))?;
@@ -333,7 +302,7 @@ impl Decoder {
         self.reset_channel(channel);
         Err(Fault {
             channel,
-            method: crate::methods::basic::Publish::ID,
+            method: basic::Publish::ID,
             code: ReplyCode::ResourceError,
             explanation: format!("unfinished contents of more than {} bytes", self.held_max),
             fatal_framing: false,
@@ -358,10 +327,6 @@ fn frame_fault(error: &DecodeError) -> Fault {
 
 #[cold]
 fn misplaced(frame: Frame<'_>) -> Fault {
-    let Frame {
-        kind,
-        channel,
-        payload,
-    } = frame;
+    let Frame { kind, channel, payload } = frame;
     frame_fault(&FrameError::new(kind.octet(), channel, payload, FrameFault::Misplaced).into())
 }

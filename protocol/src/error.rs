@@ -3,18 +3,14 @@
 //! Texts follow reference 1.2 and 2.1; `Display` of every error is the explanation without the
 //! name of the code in front (`reply_text` adds that).
 
-use nom::error::{ErrorKind, ParseError};
-
 use crate::methods::MethodId;
+use crate::parse::Malformed;
 use crate::reply_code::ReplyCode;
 
 /// Bytes of a payload that go into the text of a frame error (reference 1.2).
 const OCTETS_SHOWN: usize = 16;
 /// Bytes of a method payload that go into `cannot decode`: more cannot fit a reply text anyway.
 const ARGUMENTS_SHOWN: usize = 128;
-
-/// Result of a parser: the rest of the input and the value, in nom's form.
-pub(crate) type Parsed<'a, T> = nom::IResult<&'a [u8], T, DecodeError>;
 
 /// A fault in received bytes. `Display` is the explanation for the reply text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,14 +69,29 @@ impl DecodeError {
         self.to_string()
     }
 
-    /// The structural faults of method arguments become `cannot decode`, with the payload.
+    /// A fault in the arguments of a known method: where only the structure is wrong, the payload is
+    /// all there is to say.
     #[cold]
-    pub(crate) fn in_arguments(self, payload: &[u8]) -> Self {
-        match self {
-            Self::Truncated | Self::Trailing => {
+    pub(crate) fn in_arguments(fault: Malformed, payload: &[u8]) -> Self {
+        match fault {
+            Malformed::Truncated | Malformed::Trailing => {
                 Self::Arguments(payload[..payload.len().min(ARGUMENTS_SHOWN)].into())
             }
-            other => other,
+            other => other.into(),
+        }
+    }
+}
+
+impl From<Malformed> for DecodeError {
+    fn from(fault: Malformed) -> Self {
+        match fault {
+            Malformed::Truncated => Self::Truncated,
+            Malformed::Trailing => Self::Trailing,
+            Malformed::ShortStringUtf8 => Self::ShortStringUtf8,
+            Malformed::UnknownFieldType(tag) => Self::UnknownFieldType(tag),
+            Malformed::TableTooDeep => Self::TableTooDeep,
+            Malformed::TableTooLarge => Self::TableTooLarge,
+            Malformed::TableTooManyValues => Self::TableTooManyValues,
         }
     }
 }
@@ -88,17 +99,6 @@ impl DecodeError {
 impl From<FrameError> for DecodeError {
     fn from(error: FrameError) -> Self {
         Self::Frame(Box::new(error))
-    }
-}
-
-/// nom's own failures all mean one thing here: the parser wanted more input than there was.
-impl<'a> ParseError<&'a [u8]> for DecodeError {
-    fn from_error_kind(_: &'a [u8], _: ErrorKind) -> Self {
-        Self::Truncated
-    }
-
-    fn append(_: &'a [u8], _: ErrorKind, other: Self) -> Self {
-        other
     }
 }
 
@@ -140,22 +140,14 @@ impl FrameError {
         let mut octets = [0; OCTETS_SHOWN];
         let shown = payload.len().min(OCTETS_SHOWN);
         octets[..shown].copy_from_slice(&payload[..shown]);
-        Self {
-            frame_type,
-            channel,
-            fault,
-            payload_len: payload.len(),
-            octets,
-        }
+        Self { frame_type, channel, fault, payload_len: payload.len(), octets }
     }
 
     /// 505 for a frame in the wrong place, 501 for a broken one.
     pub fn reply_code(&self) -> ReplyCode {
         match self.fault {
             FrameFault::Misplaced => ReplyCode::UnexpectedFrame,
-            FrameFault::TooLarge { .. } | FrameFault::EndMarker(_) | FrameFault::Unknown => {
-                ReplyCode::FrameError
-            }
+            FrameFault::TooLarge { .. } | FrameFault::EndMarker(_) | FrameFault::Unknown => ReplyCode::FrameError,
         }
     }
 
@@ -174,24 +166,13 @@ impl std::error::Error for FrameError {}
 
 impl std::fmt::Display for FrameError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let extent = if self.payload_len <= OCTETS_SHOWN {
-            "all"
-        } else {
-            "first 16"
-        };
+        let extent = if self.payload_len <= OCTETS_SHOWN { "all" } else { "first 16" };
         let octets = Octets(&self.octets[..self.payload_len.min(OCTETS_SHOWN)]);
         write!(f, "type {}, {extent} octets = {octets}", self.frame_type)?;
         match self.fault {
             // RabbitMQ names its limit without the 8 bytes of overhead that it tolerates.
-            FrameFault::TooLarge {
-                payload_size,
-                payload_max,
-            } => {
-                write!(
-                    f,
-                    ": {{frame_too_large,{payload_size},{}}}",
-                    payload_max.saturating_sub(8)
-                )
+            FrameFault::TooLarge { payload_size, payload_max } => {
+                write!(f, ": {{frame_too_large,{payload_size},{}}}", payload_max.saturating_sub(8))
             }
             FrameFault::EndMarker(octet) => write!(f, ": {{invalid_frame_end_marker,{octet}}}"),
             FrameFault::Unknown => write!(f, ": unknown_frame"),

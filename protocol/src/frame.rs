@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 
 use crate::error::{DecodeError, FrameError, FrameFault};
 use crate::methods::Method;
-use crate::types::put_short_string;
+use crate::types::{cut_short, put_short_string};
 
 /// The eight bytes a client sends first: `AMQP` 0 0 9 1.
 pub const PROTOCOL_HEADER: [u8; 8] = *b"AMQP\x00\x00\x09\x01";
@@ -74,30 +74,11 @@ pub struct Frame<'a> {
 /// as the 7 bytes of head are there), a wrong end marker, an unknown type, a heartbeat with a
 /// payload. The stream cannot be trusted after any of them.
 #[inline]
-pub fn split_frame(
-    input: &[u8],
-    payload_max: u32,
-) -> Result<Option<(Frame<'_>, usize)>, DecodeError> {
-    let Some((&[frame_type, c0, c1, s0, s1, s2, s3], rest)) = input.split_first_chunk() else {
-        return Ok(None);
+pub fn split_frame(input: &[u8], payload_max: u32) -> Result<Option<(Frame<'_>, usize)>, DecodeError> {
+    let Some(raw) = RawFrame::split(input, payload_max) else {
+        return why_not(input, payload_max);
     };
-    let channel = u16::from_be_bytes([c0, c1]);
-    let size = u32::from_be_bytes([s0, s1, s2, s3]);
-    if size > payload_max && payload_max != 0 {
-        let fault = FrameFault::TooLarge {
-            payload_size: size,
-            payload_max,
-        };
-        return Err(FrameError::new(frame_type, channel, &[], fault).into());
-    }
-    let Some((payload, [end, ..])) = rest.split_at_checked(size as usize) else {
-        return Ok(None);
-    };
-    if *end != FRAME_END {
-        return Err(
-            FrameError::new(frame_type, channel, payload, FrameFault::EndMarker(*end)).into(),
-        );
-    }
+    let RawFrame { frame_type, channel, payload, .. } = raw;
     let kind = match frame_type {
         TYPE_METHOD => FrameKind::Method,
         TYPE_HEADER => FrameKind::Header,
@@ -105,14 +86,52 @@ pub fn split_frame(
         TYPE_HEARTBEAT if payload.is_empty() => FrameKind::Heartbeat,
         _ => return Err(FrameError::new(frame_type, channel, payload, FrameFault::Unknown).into()),
     };
-    Ok(Some((
-        Frame {
-            kind,
-            channel,
-            payload,
-        },
-        payload.len() + FRAME_OVERHEAD,
-    )))
+    Ok(Some((Frame { kind, channel, payload }, payload.len() + FRAME_OVERHEAD)))
+}
+
+/// A frame of any type whose size and end marker are right.
+pub(crate) struct RawFrame<'a> {
+    pub(crate) frame_type: u8,
+    pub(crate) channel: u16,
+    pub(crate) payload: &'a [u8],
+    /// What follows the frame.
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> RawFrame<'a> {
+    /// `None` when the frame is not complete or not right: [`split_frame`] knows which. Saying so
+    /// here would double the cost of the decoder's fast path.
+    #[inline(always)]
+    pub(crate) fn split(input: &'a [u8], payload_max: u32) -> Option<Self> {
+        let (&[frame_type, c0, c1, s0, s1, s2, s3], rest) = input.split_first_chunk()?;
+        let size = u32::from_be_bytes([s0, s1, s2, s3]);
+        let too_large = size > payload_max && payload_max != 0;
+        let (payload, [FRAME_END, rest @ ..]) = rest.split_at_checked(size as usize)? else {
+            return None;
+        };
+        let channel = u16::from_be_bytes([c0, c1]);
+        (!too_large).then_some(Self { frame_type, channel, payload, rest })
+    }
+}
+
+/// Why there is no frame at the start of `input`: it is incomplete (`None`), or broken.
+#[cold]
+fn why_not(input: &[u8], payload_max: u32) -> Result<Option<(Frame<'_>, usize)>, DecodeError> {
+    let Some((&[frame_type, c0, c1, s0, s1, s2, s3], rest)) = input.split_first_chunk() else {
+        return Ok(None);
+    };
+    let channel = u16::from_be_bytes([c0, c1]);
+    let size = u32::from_be_bytes([s0, s1, s2, s3]);
+    if size > payload_max && payload_max != 0 {
+        let fault = FrameFault::TooLarge { payload_size: size, payload_max };
+        return Err(FrameError::new(frame_type, channel, &[], fault).into());
+    }
+    match rest.split_at_checked(size as usize) {
+        Some((payload, [end, ..])) => {
+            Err(FrameError::new(frame_type, channel, payload, FrameFault::EndMarker(*end)).into())
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Appends a heartbeat frame.
@@ -138,13 +157,7 @@ pub fn put_method_frame(out: &mut BytesMut, channel: u16, method: &Method<'_>) {
 ///
 /// [`RawProperties::as_bytes`]: crate::RawProperties::as_bytes
 #[inline]
-pub fn put_content(
-    out: &mut BytesMut,
-    channel: u16,
-    frame_max: u32,
-    properties: &[u8],
-    body: &[u8],
-) {
+pub fn put_content(out: &mut BytesMut, channel: u16, frame_max: u32, properties: &[u8], body: &[u8]) {
     out.reserve(2 * FRAME_OVERHEAD + CONTENT_HEAD + properties.len() + body.len());
     put_content_header(out, channel, properties, body.len() as u64);
     let piece_max = match frame_max {
@@ -155,8 +168,7 @@ pub fn put_content(
     if !body.is_empty() && body.len() <= piece_max {
         put_body_frame(out, channel, body);
     } else {
-        body.chunks(piece_max)
-            .for_each(|piece| put_body_frame(out, channel, piece));
+        body.chunks(piece_max).for_each(|piece| put_body_frame(out, channel, piece));
     }
 }
 
@@ -223,21 +235,22 @@ pub fn put_deliver(
 ) {
     // class, method, three length octets, delivery tag, redelivered
     const FIXED: usize = 4 + 3 + 8 + 1;
-    let strings = [consumer_tag, exchange, routing_key].map(crate::types::cut_short);
-    let size = FIXED + strings.iter().map(|text| text.len()).sum::<usize>();
+    let [consumer_tag, exchange, routing_key] = [consumer_tag, exchange, routing_key].map(cut_short);
+    let size = FIXED + consumer_tag.len() + exchange.len() + routing_key.len();
     out.reserve(FRAME_OVERHEAD + size);
 
-    let mut head = [0; FRAME_HEAD + 4];
+    // The fewer pieces the better: each costs a check of the capacity.
+    let mut head = [0; FRAME_HEAD + 5];
     head[..FRAME_HEAD].copy_from_slice(&frame_head(TYPE_METHOD, channel, size as u32));
-    head[FRAME_HEAD..].copy_from_slice(&[0, 60, 0, 60]);
+    head[FRAME_HEAD..].copy_from_slice(&[0, 60, 0, 60, consumer_tag.len() as u8]);
     out.extend_from_slice(&head);
-    put_short_string(out, strings[0]);
-    let mut middle = [0; 9];
+    out.extend_from_slice(consumer_tag);
+    let mut middle = [0; 10];
     middle[..8].copy_from_slice(&delivery_tag.to_be_bytes());
-    middle[8] = redelivered.into();
+    middle[8..].copy_from_slice(&[redelivered.into(), exchange.len() as u8]);
     out.extend_from_slice(&middle);
-    put_short_string(out, strings[1]);
-    put_short_string(out, strings[2]);
+    out.extend_from_slice(exchange);
+    put_short_string(out, routing_key);
     put_frame_end(out);
 }
 

@@ -6,12 +6,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nom::Parser;
-use nom::bytes::complete::take;
 use nom::combinator::map;
-use nom::number::complete::be_u16;
 
-use crate::error::{DecodeError, Parsed};
-use crate::raw_table::{self, Canonical, RawTable, flatten};
+use crate::error::DecodeError;
+use crate::parse::{Malformed, Parsed, be_u16, short_string, take};
+use crate::raw_table::{self, Canonical, RawTable};
 use crate::types::{FieldTable, put_short_string, put_table};
 
 /// The bits of the flags word.
@@ -128,10 +127,7 @@ impl<'a> RawProperties<'a> {
 
     /// `timestamp`: seconds since 1970.
     pub fn timestamp(self) -> Option<u64> {
-        self.find(flag::TIMESTAMP)?
-            .try_into()
-            .ok()
-            .map(u64::from_be_bytes)
+        self.find(flag::TIMESTAMP)?.try_into().ok().map(u64::from_be_bytes)
     }
 
     /// `type`, the application's name for the kind of message.
@@ -159,25 +155,22 @@ impl<'a> RawProperties<'a> {
     /// [`Trailing`](DecodeError::Trailing), and those of [`decode_table`](crate::decode_table).
     pub fn to_properties(self) -> Result<Properties, DecodeError> {
         let mut properties = Properties::default();
-        self.walk(|bit, value| {
-            properties.set(bit, value)?;
-            Ok(())
-        })?;
+        self.walk(|bit, value| properties.set(bit, value))?;
         Ok(properties)
     }
 
     /// Checks every value and that nothing is left over, in one pass. Says whether the bytes are
     /// already as the broker writes them: no stray flags, no further flags words, headers canonical.
     #[inline]
-    pub(crate) fn check(self) -> Result<Canonical, DecodeError> {
+    pub(crate) fn check(self) -> Result<Canonical, Malformed> {
         let mut canonical = match self.0 {
             [0, 0] => return Ok(Canonical(true)),
             [_, low, ..] => low & !(flag::KNOWN as u8) == 0,
-            _ => return Err(DecodeError::Truncated),
+            _ => return Err(Malformed::Truncated),
         };
         self.walk(|bit, value| {
             if bit == flag::HEADERS {
-                canonical &= raw_table::check_table(RawTable(value))?.0;
+                canonical &= RawTable(value).check()?.0;
             }
             Ok(())
         })?;
@@ -186,23 +179,16 @@ impl<'a> RawProperties<'a> {
 
     /// Gives each property in order to `each`, as its flag and its bytes without length.
     #[inline]
-    fn walk(
-        self,
-        mut each: impl FnMut(u16, &'a [u8]) -> Result<(), DecodeError>,
-    ) -> Result<(), DecodeError> {
-        let (mut rest, mut flags) = flags_words(self.0).map_err(flatten)?;
+    fn walk(self, mut each: impl FnMut(u16, &'a [u8]) -> Result<(), Malformed>) -> Result<(), Malformed> {
+        let (mut rest, mut flags) = flags_words(self.0)?;
         while flags != 0 {
             let bit = highest(flags);
-            let (after, value) = property(bit, rest).map_err(flatten)?;
+            let (after, value) = property(bit, rest)?;
             each(bit, value)?;
             rest = after;
             flags &= !bit;
         }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::Trailing)
-        }
+        if rest.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
 
     #[inline]
@@ -243,9 +229,9 @@ fn flags_words(input: &[u8]) -> Parsed<'_, u16> {
 fn property(bit: u16, input: &[u8]) -> Parsed<'_, &[u8]> {
     match bit {
         flag::HEADERS => map(raw_table::table, |table| table.0).parse(input),
-        flag::DELIVERY_MODE | flag::PRIORITY => take(1usize)(input),
-        flag::TIMESTAMP => take(8usize)(input),
-        _ => raw_table::short_string(input),
+        flag::DELIVERY_MODE | flag::PRIORITY => take(1, input),
+        flag::TIMESTAMP => take(8, input),
+        _ => short_string(input),
     }
 }
 
@@ -327,19 +313,16 @@ impl Properties {
             (flag::APP_ID, self.app_id.is_some()),
             (flag::CLUSTER_ID, self.cluster_id.is_some()),
         ];
-        present
-            .iter()
-            .filter(|(_, present)| *present)
-            .fold(0, |flags, (bit, _)| flags | bit)
+        present.iter().filter(|(_, present)| *present).fold(0, |flags, (bit, _)| flags | bit)
     }
 
     /// Sets the property of this flag from its encoded bytes.
-    fn set(&mut self, bit: u16, value: &[u8]) -> Result<(), DecodeError> {
+    fn set(&mut self, bit: u16, value: &[u8]) -> Result<(), Malformed> {
         let text = || Some(Bytes::copy_from_slice(value));
         match bit {
             flag::CONTENT_TYPE => self.content_type = text(),
             flag::CONTENT_ENCODING => self.content_encoding = text(),
-            flag::HEADERS => self.headers = Some(RawTable(value).to_table()?),
+            flag::HEADERS => self.headers = Some(RawTable(value).own()?),
             flag::DELIVERY_MODE => self.delivery_mode = value.first().copied(),
             flag::PRIORITY => self.priority = value.first().copied(),
             flag::CORRELATION_ID => self.correlation_id = text(),

@@ -3,8 +3,7 @@
 //! Which code answers which fault is not decided here: that is `DecodeError` for bytes and the
 //! broker model for everything else.
 
-/// Longest short string, so also the longest reply text, in bytes.
-pub(crate) const SHORT_STRING_MAX: usize = 255;
+use crate::types::SHORT_STRING_MAX;
 
 /// A reply code of `connection.close`, `channel.close` or `basic.return` (reference 3.9).
 #[repr(u16)]
@@ -148,10 +147,7 @@ pub fn reply_text(code: ReplyCode, explanation: &str) -> String {
     }
     let mut text = format!("{} - {explanation}", code.name());
     if text.len() > SHORT_STRING_MAX {
-        text.truncate(floor_char_boundary(
-            &text,
-            SHORT_STRING_MAX - ELLIPSIS.len(),
-        ));
+        text.truncate(floor_char_boundary(&text, SHORT_STRING_MAX - ELLIPSIS.len()));
         text.push_str(ELLIPSIS);
     }
     text
@@ -160,10 +156,7 @@ pub fn reply_text(code: ReplyCode, explanation: &str) -> String {
 /// The largest index up to `at` that does not split a character.
 fn floor_char_boundary(text: &str, at: usize) -> usize {
     // Index 0 always is a boundary, so the search cannot come back empty.
-    (0..=at)
-        .rev()
-        .find(|&index| text.is_char_boundary(index))
-        .unwrap_or(0)
+    (0..=at).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -176,11 +169,7 @@ mod tests {
             assert_eq!(ReplyCode::from_code(code.code()), Some(code));
         }
         assert_eq!(ReplyCode::from_code(999), None);
-        let soft: Vec<u16> = ReplyCode::ALL
-            .into_iter()
-            .filter(|code| !code.is_hard())
-            .map(ReplyCode::code)
-            .collect();
+        let soft: Vec<u16> = ReplyCode::ALL.into_iter().filter(|code| !code.is_hard()).map(ReplyCode::code).collect();
         assert_eq!(soft, [200, 311, 312, 313, 403, 404, 405, 406]);
     }
 
@@ -206,10 +195,7 @@ mod tests {
     #[test]
     fn s0_reply_text_is_cut_between_characters() {
         for lead in 0..4 {
-            let text = reply_text(
-                ReplyCode::NotFound,
-                &("x".repeat(lead) + &"\u{1F407}".repeat(80)),
-            );
+            let text = reply_text(ReplyCode::NotFound, &("x".repeat(lead) + &"\u{1F407}".repeat(80)));
             assert!(text.len() <= 255 && text.len() > 255 - 4, "{}", text.len());
             assert!(text.ends_with("\u{1F407}..."));
         }

@@ -10,9 +10,11 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error::DecodeError;
+use crate::parse::Malformed;
 use crate::raw_table::{self, RawTable};
-use crate::reply_code::SHORT_STRING_MAX;
 
+/// Longest short string in bytes: names, keys, reply texts.
+pub const SHORT_STRING_MAX: usize = 255;
 /// Deepest nesting of tables and arrays that is read: the outermost table is level 1. RabbitMQ has
 /// no limit; `x-death` needs 3. The peer chooses the nesting, our stack pays for it.
 pub const TABLE_DEPTH_MAX: u8 = 64;
@@ -269,10 +271,7 @@ impl FieldTable {
 
     /// The value of the first field of this name.
     pub fn get(&self, name: &str) -> Option<&FieldValue> {
-        self.0
-            .iter()
-            .find(|(key, _)| *key == *name)
-            .map(|(_, value)| value)
+        self.0.iter().find(|(key, _)| *key == *name).map(|(_, value)| value)
     }
 
     /// Sets the first field of this name, in its place, or appends it; the old value, if any.
@@ -331,12 +330,7 @@ impl IntoIterator for FieldTable {
 
 impl<'n> FromIterator<(&'n str, FieldValue)> for FieldTable {
     fn from_iter<I: IntoIterator<Item = (&'n str, FieldValue)>>(fields: I) -> Self {
-        Self(
-            fields
-                .into_iter()
-                .map(|(name, value)| (name.into(), value))
-                .collect(),
-        )
+        Self(fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 }
 
@@ -353,7 +347,7 @@ impl FromIterator<(ShortName, FieldValue)> for FieldTable {
 /// [`TableTooDeep`](DecodeError::TableTooDeep), [`TableTooLarge`](DecodeError::TableTooLarge),
 /// [`TableTooManyValues`](DecodeError::TableTooManyValues).
 pub fn decode_table(input: &[u8]) -> Result<(FieldTable, usize), DecodeError> {
-    let (rest, table) = raw_table::table(input).map_err(raw_table::flatten)?;
+    let (rest, table) = raw_table::table(input).map_err(Malformed::from)?;
     Ok((table.to_table()?, input.len() - rest.len()))
 }
 
@@ -377,11 +371,7 @@ pub fn put_short_string(out: &mut BytesMut, text: &[u8]) {
 /// The part of a text that fits a short string.
 #[inline]
 pub(crate) fn cut_short(text: &[u8]) -> &[u8] {
-    debug_assert!(
-        text.len() <= SHORT_STRING_MAX,
-        "short string of {} bytes",
-        text.len()
-    );
+    debug_assert!(text.len() <= SHORT_STRING_MAX, "short string of {} bytes", text.len());
     &text[..text.len().min(SHORT_STRING_MAX)]
 }
 
@@ -423,9 +413,7 @@ pub fn put_value(out: &mut BytesMut, value: &FieldValue) {
         FieldValue::Timestamp(seconds) => out.put_u64(*seconds),
         FieldValue::Table(table) => put_table(out, table),
         FieldValue::Array(values) => {
-            put_sized(out, |out| {
-                values.iter().for_each(|value| put_value(out, value))
-            });
+            put_sized(out, |out| values.iter().for_each(|value| put_value(out, value)));
         }
         FieldValue::Void => {}
     }
