@@ -21,6 +21,7 @@ use std::{fmt, fs, io};
 use self::settings::Draft;
 use crate::auth::Permissions;
 use crate::model::profile::Profile;
+use crate::storage::Fsync;
 
 /// The largest `max_message_size` that may be set, in bytes (RabbitMQ's own bound).
 pub const MESSAGE_SIZE_MAX: u64 = 512 << 20;
@@ -75,17 +76,6 @@ pub struct Listener {
     pub address: SocketAddr,
     /// False for an address nobody asked for by name (the default `::1`): go on without it if the machine lacks it.
     pub required: bool,
-}
-
-/// When what was written is flushed to the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// Before anything in it is confirmed.
-    Always,
-    /// At most this long after; what was confirmed since then is lost in a power cut, not in a crash of the process.
-    Interval(Duration),
-    /// When the operating system sees fit.
-    Never,
 }
 
 /// How log lines look.
@@ -470,7 +460,7 @@ mod tests {
             "\u{feff}# a comment\r\n",
             "\r\n",
             "  heartbeat=5 # seconds\r\n",
-            "Frame_Max = 8192\n",
+            "frame_max = 8192\n",
             "default_user = a user#1\n",
             "default_pass = 'p#ss = $word' # quoted\n",
             "default_permissions.configure = ''\n",
@@ -507,13 +497,13 @@ mod tests {
     #[test]
     fn unknown_keys_are_warned_of_with_the_nearest_known_one() {
         let config = file(
-            "hearbeat = 5\nlistener.tcp.default = 1\nvm_memory_high_watermark.relative = 0.6\n\
+            "Hearbeat = 5\nlistener.tcp.default = 1\nvm_memory_high_watermark.relative = 0.6\n\
              default_user_tag.ops = true\nleveret.datadir = x\nleveret.config = y\nloopback_user.guest = false",
         );
         assert_eq!(
             config.warnings,
             [
-                "b.conf:1: unknown key hearbeat is ignored; did you mean heartbeat?",
+                "b.conf:1: unknown key Hearbeat is ignored; did you mean heartbeat?",
                 "b.conf:2: unknown key listener.tcp.default is ignored; did you mean listeners.tcp.default?",
                 "b.conf:3: unknown key vm_memory_high_watermark.relative is ignored",
                 "b.conf:4: unknown key default_user_tag.ops is ignored; did you mean default_user_tags.ops?",
@@ -641,7 +631,7 @@ mod tests {
         assert_eq!(file("loopback_users = none").loopback_users, [""; 0]);
         assert_eq!(file("loopback_users.guest = false").loopback_users, [""; 0]);
         assert_eq!(file("loopback_users.Ann = true").loopback_users, ["Ann"], "as RabbitMQ: this frees guest");
-        assert_eq!(file("loopback_users.ann = true\nLoopback_Users = none").loopback_users, [""; 0]);
+        assert_eq!(file("loopback_users.ann = true\nloopback_users = none").loopback_users, [""; 0]);
     }
 
     #[test]

@@ -61,25 +61,16 @@ pub(super) fn interpolate(value: &str, env: &BTreeMap<OsString, OsString>) -> Re
     Ok(out)
 }
 
-/// The setting that a key of the file names, and the word of the key that is the user's own. Case does not matter,
-/// except in that word.
+/// The setting that a key of the file names, and the word of the key that is the user's own.
 pub(super) fn find_setting(key: &str) -> Option<(Setting, &str)> {
-    if let Some(option) = strip_prefix_any_case(key, "leveret.") {
-        let (_, setting) = OPTIONS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(option))?;
+    if let Some(option) = key.strip_prefix("leveret.") {
+        let (_, setting) = OPTIONS.into_iter().find(|(name, _)| *name == option)?;
         return (setting != Setting::ConfigFile).then_some((setting, ""));
     }
     FILE_KEYS.into_iter().find_map(|(known, setting)| match known.split_once('$') {
-        None => known.eq_ignore_ascii_case(key).then_some((setting, "")),
-        Some((prefix, _)) => {
-            let word = strip_prefix_any_case(key, prefix)?;
-            (!word.is_empty()).then_some((setting, word))
-        }
+        None => (known == key).then_some((setting, "")),
+        Some((prefix, _)) => key.strip_prefix(prefix).filter(|word| !word.is_empty()).map(|word| (setting, word)),
     })
-}
-
-fn strip_prefix_any_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
-    let (head, rest) = text.split_at_checked(prefix.len())?;
-    head.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
 /// The known key that an unknown one was probably meant to be.

@@ -10,9 +10,10 @@ use tracing_subscriber::EnvFilter;
 
 use super::file::{self, Line, nearest};
 use super::values::{self, Expected, ListenOn};
-use super::{Config, ConfigError, Fsync, Listener, LogFormat, Secret};
+use super::{Config, ConfigError, Listener, LogFormat, Secret};
 use crate::auth::{Pattern, Permissions};
 use crate::model::profile::Profile;
+use crate::storage::Fsync;
 
 /// One thing that can be set, wherever it is set.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -165,16 +166,15 @@ impl Draft {
                 self.listeners.insert(word.to_owned(), values::listen_on(text)?);
             }
             Setting::HandshakeTimeout => {
-                let ms = values::number(text, 1..=u32::MAX.into(), "milliseconds, 1 or more")?;
-                config.handshake_timeout = Duration::from_millis(ms);
+                let ms = values::number(text, 1..=u32::MAX, "milliseconds, 1 or more")?;
+                config.handshake_timeout = Duration::from_millis(ms.into());
             }
             Setting::Heartbeat => {
-                config.heartbeat_s = values::number(text, 0..=u16::MAX.into(), "seconds from 0 (off) to 65535")? as u16;
+                config.heartbeat_s = values::number(text, 0..=u16::MAX, "seconds from 0 (off) to 65535")?;
             }
             Setting::FrameMax => config.frame_max = values::frame_size(text, true)?,
             Setting::ChannelMax => {
-                config.channel_max =
-                    values::number(text, 0..=u16::MAX.into(), "a number from 0 (no limit) to 65535")? as u16;
+                config.channel_max = values::number(text, 0..=u16::MAX, "a number from 0 (no limit) to 65535")?;
             }
             Setting::InitialFrameMax => config.initial_frame_max = values::frame_size(text, false)?,
             Setting::ConsumerTimeout => config.consumer_timeout = values::consumer_timeout(text)?,

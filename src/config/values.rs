@@ -2,14 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use leveret_protocol::FRAME_MIN_SIZE;
 use tracing_subscriber::EnvFilter;
 
-use super::{Fsync, LogFormat, MESSAGE_SIZE_MAX};
+use super::{LogFormat, MESSAGE_SIZE_MAX};
 use crate::auth::Pattern;
 use crate::model::profile::Profile;
+use crate::storage::Fsync;
 
 /// What a value should have been, for the sentence "expected …".
 pub(super) type Expected = String;
@@ -30,7 +32,10 @@ impl ListenOn {
     }
 }
 
-pub(super) fn number(text: &str, range: RangeInclusive<u64>, expected: &str) -> Result<u64, Expected> {
+pub(super) fn number<N>(text: &str, range: RangeInclusive<N>, expected: &str) -> Result<N, Expected>
+where
+    N: FromStr + PartialOrd,
+{
     text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| expected.to_owned())
 }
 
@@ -137,8 +142,8 @@ pub(super) fn consumer_timeout(text: &str) -> Result<Option<Duration>, Expected>
     match text {
         "false" | "undefined" | "infinity" => Ok(None),
         _ => {
-            let ms = number(text, 1..=u32::MAX.into(), "milliseconds, 1 or more, or false for no time limit")?;
-            Ok(Some(Duration::from_millis(ms)))
+            let ms = number(text, 1..=u32::MAX, "milliseconds, 1 or more, or false for no time limit")?;
+            Ok(Some(Duration::from_millis(ms.into())))
         }
     }
 }
@@ -155,7 +160,7 @@ pub(super) fn message_size(text: &str) -> Result<u64, Expected> {
     found.ok_or_else(|| format!("bytes from 1 to {MESSAGE_SIZE_MAX}, or with a unit such as 64MiB"))
 }
 
-/// A size as RabbitMQ 3.13 and later read it: `16777216`, `16MiB` and `16Mi` in powers of 1024, `16MB` and `16M` of 1000.
+/// A size, with the units of RabbitMQ's `disk_free_limit`: `16MiB` and `16Mi` count by 1024, `16MB` and `16M` by 1000.
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (count, unit) = text.split_at(digits);
