@@ -5,11 +5,23 @@
 //! Invariant: when `commit` returned `Ok`, everything in it survives `kill -9` and a power cut;
 //! a commit is found whole or not at all after a crash.
 
+mod block;
+mod checkpoint;
+mod compact;
+mod durable;
+mod encode;
+mod files;
+mod format;
+mod index;
 mod log;
 pub mod memory;
+mod reader;
+mod replay;
 pub mod sled;
+mod usage;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::model::record::{Batch, Recovered};
 
@@ -30,7 +42,50 @@ pub enum StoreError {
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
     /// sled refused.
     #[error("cannot {action} the index in {}: {source}", path.display())]
-    Index { action: &'static str, path: PathBuf, source: ::sled::Error },
+    Index { action: &'static str, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+/// When a commit is on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// When `commit` returns.
+    #[default]
+    Always,
+    /// After this time at the latest, if the owner calls [`Store::sync_if_due`]: a power cut loses what was
+    /// committed since, a crash of the process nothing.
+    Interval(Duration),
+    /// When the operating system likes, and at checkpoints.
+    Never,
+}
+
+/// How a durable store works. The default is what a broker wants.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    pub fsync: Fsync,
+    /// A log segment of this size is followed by a new one.
+    pub segment_bytes: u64,
+    /// A checkpoint is taken when the log has grown by this much.
+    pub checkpoint_bytes: u64,
+    /// sled's cache.
+    pub cache_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { fsync: Fsync::Always, segment_bytes: 64 << 20, checkpoint_bytes: 32 << 20, cache_bytes: 1 << 20 }
+    }
+}
+
+/// A failure of the operating system that a test asks for; it happens once.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A write stops after so many bytes: the disk is full.
+    Write { after: usize },
+    /// A sync fails.
+    Sync,
+    /// A new segment cannot be made.
+    Create,
 }
 
 /// What `recover` found, for the log line and for the model.
@@ -58,6 +113,41 @@ pub trait Store: Send {
     /// # Errors
     /// Nothing of it may be confirmed then. The store stays usable: the same batches may be tried again.
     fn commit(&mut self, batches: &[Batch]) -> Result<(), StoreError>;
+
+    /// Does some work that can wait (checkpoints, giving disk space back), for a few milliseconds at most.
+    /// To be called when there is nothing to commit; returns true if there is more to do.
+    ///
+    /// # Errors
+    /// What was committed is safe. Trying again later may succeed; retry with a pause.
+    fn maintain(&mut self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// With [`Fsync::Interval`]: syncs if it is time, and says in how long it will be if not; `None` if
+    /// everything is synced. A commit syncs as well when it is time, so this matters when none comes.
+    ///
+    /// # Errors
+    /// What was committed since the last sync may be lost with a power cut. The next call tries again.
+    fn sync_if_due(&mut self) -> Result<Option<Duration>, StoreError> {
+        Ok(None)
+    }
+
+    /// Reads live messages of a queue back, in order from sequence `first` on, until `bytes_max` bytes
+    /// (records and bodies; one message may exceed it) or the end. Gives [`Recovered::Message`] only.
+    /// Returns the sequence to go on with, `None` at the end.
+    ///
+    /// # Errors
+    /// A message that cannot be read; those before it were given.
+    fn read(
+        &mut self,
+        queue: u64,
+        first: u64,
+        bytes_max: usize,
+        sink: &mut dyn FnMut(Recovered),
+    ) -> Result<Option<u64>, StoreError> {
+        let _ = (queue, first, bytes_max, sink);
+        Ok(None)
+    }
 
     /// Writes the clean mark; the store takes no commits afterwards.
     ///

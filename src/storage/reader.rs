@@ -1,0 +1,194 @@
+//! Reads messages back from segments, their checksums compared.
+//! Does not know which messages are live: that is the index's.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::StoreError;
+use super::files::{failed, read_at};
+use super::format::{BodyRef, Entries, Entry, FRAME_HEADER, FrameHeader, frame_crc};
+use super::log::segment_path;
+use super::replay::{damaged, malformed, read_header};
+
+/// Open segment files that are kept for the next read.
+const OPEN_MAX: usize = 8;
+
+pub(super) struct Reader {
+    dir: PathBuf,
+    /// The most recently used one is the last.
+    open: Vec<Source>,
+    /// The frame of the last body that was not in its message's chunk.
+    body_frame: Option<Chunk>,
+}
+
+struct Source {
+    number: u32,
+    salt: u32,
+    file: File,
+}
+
+/// A run of whole frames, checked.
+#[derive(Clone)]
+pub(super) struct Chunk {
+    segment: u32,
+    /// Offset in the segment.
+    offset: u32,
+    bytes: Bytes,
+}
+
+/// A message in a chunk.
+pub(super) struct Found {
+    pub seq: u64,
+    pub record: Bytes,
+    pub body: Option<BodyAt>,
+}
+
+/// A body in a segment: the start of its frame, and where it is in the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BodyAt {
+    pub segment: u32,
+    pub frame: u32,
+    pub at: u32,
+    pub len: u32,
+}
+
+impl Reader {
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, open: Vec::new(), body_frame: None }
+    }
+
+    /// Reads a run of frames.
+    pub fn chunk(&mut self, segment: u32, offset: u32, length: u32) -> Result<Chunk, StoreError> {
+        let path = segment_path(&self.dir, segment);
+        let source = self.source(segment, &path)?;
+        let mut bytes = vec![0; length as usize];
+        let read = read_at(&source.file, &mut bytes, offset.into()).map_err(failed("read", &path))?;
+        bytes.truncate(read);
+        check(&bytes, length as usize, source.salt).map_err(|at| {
+            damaged(&path, u64::from(offset) + at as u64, "a message that was stored is not readable")
+        })?;
+        Ok(Chunk { segment, offset, bytes: bytes.into() })
+    }
+
+    /// Gives the messages of the queue in the chunk, in order.
+    pub fn messages(&self, chunk: &Chunk, queue: u64, sink: &mut dyn FnMut(Found)) -> Result<(), StoreError> {
+        for (start, payload) in chunk.frames() {
+            let frame = chunk.offset + start as u32;
+            for entry in Entries::new(payload) {
+                let entry = entry.map_err(|at| {
+                    malformed(&segment_path(&self.dir, chunk.segment), frame.into(), at)
+                })?;
+                if let Entry::Message { queue: of, seq, record, body, .. } = entry
+                    && of == queue
+                {
+                    let body = body.map(|BodyRef { back, at, len }| BodyAt {
+                        segment: chunk.segment,
+                        frame: frame.saturating_sub(back),
+                        at,
+                        len,
+                    });
+                    sink(Found { seq, record: chunk.bytes.slice_ref(record), body });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a body; `chunk` is where its message was found.
+    pub fn body(&mut self, chunk: &Chunk, at: BodyAt) -> Result<Bytes, StoreError> {
+        let here = chunk.segment == at.segment && chunk.offset <= at.frame;
+        let frame = if here { chunk } else { self.body_frame(at)? };
+        let start = (at.frame - frame.offset) as usize + FRAME_HEADER + at.at as usize;
+        let Some(body) = frame.bytes.get(start..start + at.len as usize) else {
+            let path = segment_path(&self.dir, at.segment);
+            return Err(damaged(&path, at.frame.into(), "a message's body is not where it should be"));
+        };
+        // A small body must not keep the whole chunk in memory.
+        if body.len() >= frame.bytes.len() / 2 {
+            Ok(frame.bytes.slice_ref(body))
+        } else {
+            Ok(Bytes::copy_from_slice(body))
+        }
+    }
+
+    /// The segment's file will be removed.
+    pub fn forget(&mut self, segment: u32) {
+        self.open.retain(|source| source.number != segment);
+        self.body_frame = None;
+    }
+
+    /// Gives memory back: nothing will be read for a while.
+    pub fn rest(&mut self) {
+        self.body_frame = None;
+    }
+
+    fn body_frame(&mut self, at: BodyAt) -> Result<&Chunk, StoreError> {
+        let is_kept = |chunk: &Chunk| chunk.segment == at.segment && chunk.offset == at.frame;
+        if !self.body_frame.as_ref().is_some_and(is_kept) {
+            let path = segment_path(&self.dir, at.segment);
+            let source = self.source(at.segment, &path)?;
+            let mut header = [0; FRAME_HEADER];
+            let read = read_at(&source.file, &mut header, at.frame.into()).map_err(failed("read", &path))?;
+            let header = FrameHeader::decode(&header).filter(|_| read == FRAME_HEADER);
+            let length = header.and_then(|header| header.length.checked_add(FRAME_HEADER as u32));
+            let Some(length) = length else {
+                return Err(damaged(&path, at.frame.into(), "a message's body is not where it should be"));
+            };
+            self.body_frame = Some(self.chunk(at.segment, at.frame, length)?);
+        }
+        Ok(self.body_frame.as_ref().expect("just read"))
+    }
+
+    fn source(&mut self, number: u32, path: &Path) -> Result<&Source, StoreError> {
+        match self.open.iter().position(|source| source.number == number) {
+            Some(found) => {
+                let source = self.open.remove(found);
+                self.open.push(source);
+            }
+            None => {
+                let file = File::open(path).map_err(failed("open", path))?;
+                let (header, _) = read_header(path)?;
+                let Some(header) = header.filter(|header| header.number == number) else {
+                    return Err(damaged(path, 0, "this is not the header of that segment"));
+                };
+                if self.open.len() == OPEN_MAX {
+                    self.open.remove(0);
+                }
+                self.open.push(Source { number, salt: header.salt, file });
+            }
+        }
+        Ok(self.open.last().expect("just pushed"))
+    }
+}
+
+impl Chunk {
+    /// Start in the chunk and payload of every frame.
+    fn frames(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let header = self.bytes.get(at..at + FRAME_HEADER)?.try_into().ok()?;
+            let length = FrameHeader::decode(header)?.length as usize;
+            let start = at;
+            at += FRAME_HEADER + length;
+            Some((start, self.bytes.get(start + FRAME_HEADER..at)?))
+        })
+    }
+}
+
+/// Checks that the bytes are whole frames of that length together; else says where they are not.
+fn check(bytes: &[u8], length: usize, salt: u32) -> Result<(), usize> {
+    let mut at = 0;
+    while at < length {
+        let header = bytes.get(at..at + FRAME_HEADER).and_then(|header| header.try_into().ok());
+        let header = header.and_then(FrameHeader::decode).ok_or(at)?;
+        let end = at + FRAME_HEADER + header.length as usize;
+        let frame = bytes.get(at..end).ok_or(at)?;
+        if frame_crc(&frame[8..], salt) != header.crc {
+            return Err(at);
+        }
+        at = end;
+    }
+    Ok(())
+}
