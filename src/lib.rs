@@ -1,1 +1,9 @@
-//! Leveret.
+//! Leveret: a small, fast message broker that RabbitMQ's client libraries use unchanged.
+
+#![forbid(unsafe_code)]
+
+pub mod auth;
+pub mod model;
+pub mod storage;
+pub mod config;
+pub mod server;

@@ -7,11 +7,11 @@ slotmap::new_key_type! {
     pub struct ExchangeKey;
     /// An open connection of one vhost.
     pub struct ConnectionKey;
+    /// An open channel of any connection of one vhost.
+    pub struct ChannelKey;
+    /// A consumer of any channel of one vhost.
+    pub struct ConsumerKey;
 }
-
-/// A channel number, 1 to 65535, as the client chose it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChannelId(pub u16);
 
 /// Where a binding leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

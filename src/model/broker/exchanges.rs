@@ -1,0 +1,251 @@
+//! exchange.declare, delete, bind and unbind (§4, §6).
+
+use leveret_protocol::{FieldTable, FieldValue, exchange};
+
+use super::queues::check_flag;
+use super::{Broker, clean_name};
+use crate::auth::Access;
+use crate::model::arguments::check_argument_equivalent;
+use crate::model::error::{AmqpError, Resource};
+use crate::model::exchange::{Binding, Exchange, ExchangeKind, Removed, Topology};
+use crate::model::ids::{ChannelKey, Destination, ExchangeKey};
+use crate::model::record::Name;
+
+/// §4.1: name, kind, internal.
+const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
+    ("", ExchangeKind::Direct, false),
+    ("amq.direct", ExchangeKind::Direct, false),
+    ("amq.fanout", ExchangeKind::Fanout, false),
+    ("amq.topic", ExchangeKind::Topic, false),
+    ("amq.headers", ExchangeKind::Headers, false),
+    ("amq.match", ExchangeKind::Headers, false),
+    ("amq.rabbitmq.trace", ExchangeKind::Topic, true),
+];
+
+impl Broker {
+    pub(super) fn declare_predeclared(&mut self) {
+        for (name, kind, internal) in PREDECLARED {
+            self.topology.declare(Exchange {
+                name: Name::from(name),
+                kind,
+                durable: true,
+                auto_delete: false,
+                internal,
+                arguments: FieldTable::default(),
+                alternate: None,
+            });
+        }
+    }
+
+    pub(super) fn exchange_declare(
+        &mut self,
+        channel: ChannelKey,
+        declare: exchange::Declare<'_>,
+    ) -> Result<(), AmqpError> {
+        let name = clean_name(declare.exchange);
+        let resource = self.exchange_resource(&name);
+        if declare.passive {
+            if name.is_empty() {
+                return Err(AmqpError::DefaultExchange);
+            }
+            if self.topology.find(&name).is_none() {
+                return Err(AmqpError::NotFound(resource));
+            }
+        } else {
+            self.declare_exchange_actively(channel, &name, resource, &declare)?;
+        }
+        if !declare.no_wait {
+            self.reply(channel, &exchange::DeclareOk {}.into());
+        }
+        Ok(())
+    }
+
+    /// §4.2, in the order of its checks.
+    fn declare_exchange_actively(
+        &mut self,
+        channel: ChannelKey,
+        name: &str,
+        resource: Resource,
+        declare: &exchange::Declare<'_>,
+    ) -> Result<(), AmqpError> {
+        let Some(kind) = ExchangeKind::parse(declare.type_) else {
+            return Err(AmqpError::Precondition(format!("unknown exchange type '{}'", declare.type_)));
+        };
+        if name.is_empty() {
+            return Err(AmqpError::DefaultExchange);
+        }
+        self.check_access(channel, Access::Configure, resource.clone())?;
+        if let Some(existing) = self.topology.find(name).and_then(|key| self.topology.get(key)) {
+            return check_exchange_equivalent(existing, kind, declare, &resource);
+        }
+        if name.starts_with("amq.") {
+            return Err(AmqpError::ReservedPrefix { kind: "exchange", name: name.to_owned() });
+        }
+        if let Some(alternate) = declare.arguments.get("alternate-exchange") {
+            let FieldValue::LongString(alternate) = alternate else {
+                return Err(AmqpError::InvalidArgumentType {
+                    argument: "alternate-exchange",
+                    type_name: alternate.type_name(),
+                    resource,
+                });
+            };
+            let alternate = self.exchange_resource(&String::from_utf8_lossy(alternate));
+            self.check_access(channel, Access::Read, resource)?;
+            self.check_access(channel, Access::Write, alternate)?;
+        }
+        Topology::validate_declare(kind, &declare.arguments).map_err(AmqpError::Precondition)?;
+        let exchange = Exchange {
+            name: Name::from(name),
+            kind,
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            alternate: Exchange::alternate_of(&declare.arguments),
+            arguments: declare.arguments.clone(),
+        };
+        if exchange.durable && self.settings.persistent {
+            let (key, value) = self.exchange_record(&exchange);
+            self.pending.put(key, value);
+        }
+        self.topology.declare(exchange);
+        Ok(())
+    }
+
+    pub(super) fn exchange_delete(
+        &mut self,
+        channel: ChannelKey,
+        delete: &exchange::Delete<'_>,
+    ) -> Result<(), AmqpError> {
+        let name = clean_name(delete.exchange);
+        let resource = self.exchange_resource(&name);
+        if name.is_empty() {
+            return Err(AmqpError::DefaultExchange);
+        }
+        if name.starts_with("amq.") {
+            return Err(AmqpError::SystemExchange(resource));
+        }
+        self.check_access(channel, Access::Configure, resource.clone())?;
+        if let Some(key) = self.topology.find(&name) {
+            if delete.if_unused && self.topology.has_bindings(key) {
+                return Err(AmqpError::InUse(resource));
+            }
+            let removed = self.topology.remove_exchange(key);
+            self.forget(removed, None);
+        }
+        if !delete.no_wait {
+            self.reply(channel, &exchange::DeleteOk {}.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn exchange_bind(&mut self, channel: ChannelKey, bind: exchange::Bind<'_>) -> Result<(), AmqpError> {
+        let (source, destination) = self.exchange_binding_ends(channel, bind.source, bind.destination)?;
+        let source = source.map_err(AmqpError::NotFound)?;
+        let destination = destination.map_err(AmqpError::NotFound)?;
+        let destination = Destination::Exchange(destination);
+        self.add_binding(Binding::new(source, destination, bind.routing_key.as_bytes(), bind.arguments))?;
+        if !bind.no_wait {
+            self.reply(channel, &exchange::BindOk {}.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn exchange_unbind(
+        &mut self,
+        channel: ChannelKey,
+        unbind: exchange::Unbind<'_>,
+    ) -> Result<(), AmqpError> {
+        let (source, destination) = self.exchange_binding_ends(channel, unbind.source, unbind.destination)?;
+        if let (Ok(source), Ok(destination)) = (source, destination) {
+            let destination = Destination::Exchange(destination);
+            let binding = Binding::new(source, destination, unbind.routing_key.as_bytes(), unbind.arguments);
+            let removed = self.topology.unbind(&binding);
+            self.forget(removed, None);
+        }
+        if !unbind.no_wait {
+            self.reply(channel, &exchange::UnbindOk {}.into());
+        }
+        Ok(())
+    }
+
+    /// §6 steps 1 to 6, the same for bind and unbind; an end that is missing is given by what it would be.
+    #[allow(clippy::type_complexity)] // two ends, each there or named
+    fn exchange_binding_ends(
+        &self,
+        channel: ChannelKey,
+        source: &str,
+        destination: &str,
+    ) -> Result<(Result<ExchangeKey, Resource>, Result<ExchangeKey, Resource>), AmqpError> {
+        let (source, destination) = (clean_name(source), clean_name(destination));
+        self.check_access(channel, Access::Write, self.exchange_resource(&destination))?;
+        if source.is_empty() || destination.is_empty() {
+            return Err(AmqpError::DefaultExchange);
+        }
+        self.check_access(channel, Access::Read, self.exchange_resource(&source))?;
+        let find = |name: &str| self.topology.find(name).ok_or_else(|| self.exchange_resource(name));
+        Ok((find(&source), find(&destination)))
+    }
+
+    /// Adds a binding whose ends exist, and keeps it if both are durable (§6).
+    pub(super) fn add_binding(&mut self, binding: Binding) -> Result<(), AmqpError> {
+        let queue_type = match binding.destination {
+            Destination::Queue(queue) => self.queues.get(queue).map(|queue| queue.queue_type.as_str()),
+            Destination::Exchange(_) => None,
+        };
+        self.topology.validate_binding(&binding, queue_type).map_err(AmqpError::Precondition)?;
+        let record = self.binding_record(&binding);
+        if let Some(ordinal) = self.topology.bind(binding)
+            && let Some(value) = record
+        {
+            self.pending.put(self.binding_key(ordinal), value);
+        }
+        Ok(())
+    }
+
+    /// Takes the records of what a change of topology removed out of the store. `queue_durable` is given when
+    /// a queue is going, whose key finds nothing any more.
+    pub(super) fn forget(&mut self, removed: Removed, queue_durable: Option<bool>) {
+        if !self.settings.persistent {
+            return;
+        }
+        for gone in removed.bindings {
+            let destination_durable = match (&gone.destination_exchange, gone.binding.destination) {
+                (Some(exchange), _) => exchange.durable,
+                (None, Destination::Queue(queue)) => {
+                    self.queues.get(queue).map(|queue| queue.durable).or(queue_durable).unwrap_or(false)
+                }
+                (None, Destination::Exchange(_)) => false,
+            };
+            if gone.source.durable && destination_durable {
+                self.pending.remove(self.binding_key(gone.ordinal));
+            }
+        }
+        for (_, exchange) in removed.exchanges {
+            if exchange.durable {
+                self.pending.remove(self.exchange_definition_key(&exchange.name));
+            }
+        }
+    }
+}
+
+/// §4.2 step 9: type, durable, auto_delete, internal, and of the arguments only the alternate exchange.
+fn check_exchange_equivalent(
+    existing: &Exchange,
+    kind: ExchangeKind,
+    declare: &exchange::Declare<'_>,
+    resource: &Resource,
+) -> Result<(), AmqpError> {
+    if existing.kind != kind {
+        return Err(AmqpError::InequivalentArgument {
+            argument: "type".to_owned(),
+            resource: resource.clone(),
+            received: format!("'{}'", declare.type_),
+            current: format!("'{}'", existing.kind.name()),
+        });
+    }
+    check_flag("durable", declare.durable, existing.durable, resource)?;
+    check_flag("auto_delete", declare.auto_delete, existing.auto_delete, resource)?;
+    check_flag("internal", declare.internal, existing.internal, resource)?;
+    let argument = "alternate-exchange";
+    check_argument_equivalent(argument, declare.arguments.get(argument), existing.arguments.get(argument), resource)
+}

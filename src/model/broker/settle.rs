@@ -1,0 +1,225 @@
+//! basic.ack, nack, reject and recover; confirm.select and tx: how deliveries and publishes are settled
+//! (§8.5, §10, §11.1).
+
+use leveret_protocol::{basic, confirm, tx};
+
+use super::Broker;
+use crate::model::channel::{Confirms, Delivery, Settlement, Tx};
+use crate::model::error::AmqpError;
+use crate::model::ids::{ChannelKey, QueueKey};
+use crate::model::timer::Millis;
+
+impl Broker {
+    #[inline]
+    pub(super) fn basic_ack(&mut self, channel: ChannelKey, ack: &basic::Ack, now: Millis) -> Result<(), AmqpError> {
+        self.settle_tags(channel, ack.delivery_tag, ack.multiple, Settlement::Ack, now)
+    }
+
+    pub(super) fn basic_nack(&mut self, channel: ChannelKey, nack: &basic::Nack, now: Millis) -> Result<(), AmqpError> {
+        let settlement = if nack.requeue { Settlement::Return } else { Settlement::Discard };
+        self.settle_tags(channel, nack.delivery_tag, nack.multiple, settlement, now)
+    }
+
+    pub(super) fn basic_reject(
+        &mut self,
+        channel: ChannelKey,
+        reject: &basic::Reject,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
+        let settlement = if reject.requeue { Settlement::RejectReturn } else { Settlement::Discard };
+        self.settle_tags(channel, reject.delivery_tag, false, settlement, now)
+    }
+
+    /// Takes every tag before touching a queue: a bad tag leaves nothing half settled.
+    #[inline]
+    fn settle_tags(
+        &mut self,
+        channel: ChannelKey,
+        tag: u64,
+        multiple: bool,
+        settlement: Settlement,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
+        let mut taken = std::mem::take(&mut self.taken);
+        taken.clear();
+        let state = &mut self.channels[channel];
+        if !state.unacked.take(tag, multiple, &mut taken) {
+            self.taken = taken;
+            return Err(AmqpError::UnknownDeliveryTag(tag));
+        }
+        if let Some(tx) = &mut state.tx {
+            tx.settlements.push((settlement, taken));
+            return Ok(());
+        }
+        self.settle_deliveries(channel, settlement, &taken, now);
+        taken.shrink_to(4096);
+        self.taken = taken;
+        Ok(())
+    }
+
+    #[inline]
+    fn settle_deliveries(&mut self, channel: ChannelKey, settlement: Settlement, taken: &[Delivery], now: Millis) {
+        match settlement {
+            Settlement::Ack => {
+                for delivery in taken {
+                    self.settle_acked(delivery);
+                }
+            }
+            Settlement::Discard => {
+                for delivery in taken {
+                    self.discard(delivery, now);
+                }
+            }
+            Settlement::Return | Settlement::RejectReturn => {
+                // Newest first, so that a queue mostly just moves its cursor back; a quorum queue keeps
+                // the order of return.
+                let failed = settlement == Settlement::RejectReturn;
+                for delivery in taken.iter().rev() {
+                    self.return_to_queue(delivery, true, failed, now);
+                }
+            }
+        }
+        if self.channels[channel].global_prefetch > 0 {
+            self.offer_all(channel);
+        }
+    }
+
+    #[inline]
+    fn settle_acked(&mut self, delivery: &Delivery) {
+        if let Some(queue) = self.queues.get_mut(delivery.queue) {
+            queue.unacked_count -= 1;
+            queue.stats.acked += 1;
+            self.settle(delivery.queue, delivery.seq);
+        }
+        self.release_credit(delivery);
+    }
+
+    /// The message is done with: frees its memory, and tells the store if that has it.
+    #[inline]
+    pub(super) fn settle(&mut self, key: QueueKey, seq: u64) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        if queue.settle(seq, &mut self.pool) == Some(true)
+            && let Some(store_id) = queue.store_id
+        {
+            self.pending.settle(store_id, seq);
+        }
+    }
+
+    /// The delivery no longer counts against its consumer.
+    #[inline]
+    fn release_credit(&mut self, delivery: &Delivery) {
+        if let Some(consumer) = self.consumers.get_mut(delivery.consumer) {
+            consumer.unacked -= 1;
+            self.offer(delivery.consumer);
+        }
+    }
+
+    /// Not to be requeued: dead-lettered or dropped (§11.3).
+    fn discard(&mut self, delivery: &Delivery, now: Millis) {
+        if let Some(queue) = self.queues.get_mut(delivery.queue) {
+            queue.unacked_count -= 1;
+            queue.stats.rejected += 1;
+            self.die(delivery.queue, delivery.seq, super::dead_letter::Reason::Rejected, now);
+        }
+        self.release_credit(delivery);
+    }
+
+    /// Makes a delivery ready again in its old place (§8.5). `redelivered` is false only if the client
+    /// cannot have seen it; `failed` counts towards a delivery limit.
+    pub(super) fn return_to_queue(&mut self, delivery: &Delivery, redelivered: bool, _failed: bool, _now: Millis) {
+        if let Some(queue) = self.queues.get_mut(delivery.queue) {
+            queue.unacked_count -= 1;
+            queue.stats.requeued += 1;
+            queue.requeue(delivery.seq, redelivered);
+            self.mark_dirty(delivery.queue);
+        }
+        self.release_credit(delivery);
+    }
+
+    pub(super) fn basic_recover(
+        &mut self,
+        channel: ChannelKey,
+        requeue: bool,
+        reply: bool,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
+        if !requeue {
+            return Err(AmqpError::NotImplemented("requeue=false".to_owned()));
+        }
+        let mut taken = Vec::new();
+        self.channels[channel].unacked.take(0, true, &mut taken);
+        self.settle_deliveries(channel, Settlement::Return, &taken, now);
+        if reply {
+            self.reply(channel, &basic::RecoverOk {}.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn confirm_select(&mut self, channel: ChannelKey, no_wait: bool) -> Result<(), AmqpError> {
+        let state = &mut self.channels[channel];
+        if state.tx.is_some() {
+            return Err(AmqpError::ConfirmAfterTx);
+        }
+        state.confirms.get_or_insert_with(Confirms::default);
+        if !no_wait {
+            self.reply(channel, &confirm::SelectOk {}.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn tx_select(&mut self, channel: ChannelKey) -> Result<(), AmqpError> {
+        let state = &mut self.channels[channel];
+        if state.confirms.is_some() {
+            return Err(AmqpError::TxAfterConfirm);
+        }
+        state.tx.get_or_insert_with(Tx::default);
+        self.reply(channel, &tx::SelectOk {}.into());
+        Ok(())
+    }
+
+    pub(super) fn tx_commit(&mut self, channel: ChannelKey, now: Millis) -> Result<(), AmqpError> {
+        let Some(tx) = &mut self.channels[channel].tx else { return Err(AmqpError::NotTransactional) };
+        let publishes = std::mem::take(&mut tx.publishes);
+        let settlements = std::mem::take(&mut tx.settlements);
+        let mut stored = false;
+        let mut refused = false;
+        for publish in publishes {
+            let outcome = self.publish_committed(channel, &publish, now);
+            stored |= outcome.stored;
+            refused |= outcome.refused;
+        }
+        for (settlement, deliveries) in settlements {
+            self.settle_deliveries(channel, settlement, &deliveries, now);
+        }
+        if refused {
+            return Err(AmqpError::PartialTxCompletion);
+        }
+        if stored {
+            let commit = self.await_commit(channel);
+            if let Some(tx) = &mut self.channels[channel].tx {
+                tx.committing = Some(commit);
+            }
+        } else {
+            self.tx_committed(channel);
+        }
+        Ok(())
+    }
+
+    pub(super) fn tx_committed(&mut self, channel: ChannelKey) {
+        if let Some(tx) = &mut self.channels[channel].tx {
+            tx.committing = None;
+        }
+        self.reply(channel, &tx::CommitOk {}.into());
+    }
+
+    pub(super) fn tx_rollback(&mut self, channel: ChannelKey) -> Result<(), AmqpError> {
+        let state = &mut self.channels[channel];
+        let Some(tx) = &mut state.tx else { return Err(AmqpError::NotTransactional) };
+        tx.publishes.clear();
+        for (_, deliveries) in std::mem::take(&mut tx.settlements) {
+            state.unacked.put_back(deliveries);
+        }
+        self.reply(channel, &tx::RollbackOk {}.into());
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! What happens because time passes, and what keeps queues within their limits (§3.7, §9.5, §11.2, §11.4).
+
+use leveret_protocol::{MethodId, put_heartbeat};
+
+use super::Broker;
+use super::dead_letter::Reason;
+use crate::model::connection::ConnectionState;
+use crate::model::error::AmqpError;
+use crate::model::ids::{ChannelKey, ConnectionKey, QueueKey};
+use crate::model::timer::{Millis, Timer};
+
+/// Messages expired in one go; more wait for the next turn, so that nobody is kept from the vhost for long.
+const EXPIRE_AT_ONCE_MAX: usize = 10_000;
+
+impl Broker {
+    /// Time has passed: does all that is due. To be called when `Effects::deadline` is reached.
+    pub fn advance(&mut self, now: Millis) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::QueueHead(queue) => {
+                    if let Some(queue) = self.queues.get_mut(queue) {
+                        queue.head_timer = None;
+                    }
+                    self.care_for_head(queue, now);
+                }
+                Timer::QueueExpires(queue) => self.queue_may_expire(queue, now),
+                Timer::AckTimeout(channel) => self.ack_may_time_out(channel, now),
+                Timer::HeartbeatSend(connection) => self.heartbeat_send(connection, now),
+                Timer::HeartbeatReceive(connection) => self.heartbeat_receive(connection, now),
+                Timer::CloseConnection(connection) => {
+                    if self.connections.contains_key(connection) {
+                        self.close_now(connection);
+                    }
+                }
+            }
+            if !self.deaths.is_empty() {
+                self.process_deaths(now);
+            }
+        }
+    }
+
+    /// When [`Self::advance`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.timers.next_deadline()
+    }
+
+    /// Drops what has expired at the heads of the queue, and arms its timer for the next that will.
+    #[inline]
+    pub(super) fn care_for_head(&mut self, key: QueueKey, now: Millis) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(next) = queue.next_head_expiry() else { return };
+        if next <= now {
+            self.expire_heads(key, now);
+        }
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        if let Some(next) = queue.next_head_expiry()
+            && queue.head_timer.is_none_or(|armed| next < armed)
+        {
+            queue.head_timer = Some(next);
+            self.timers.arm(next, Timer::QueueHead(key));
+        }
+    }
+
+    /// §11.2: expired messages at the head are dead-lettered or dropped.
+    pub(super) fn expire_heads(&mut self, key: QueueKey, now: Millis) {
+        for _ in 0..EXPIRE_AT_ONCE_MAX {
+            let Some(queue) = self.queues.get_mut(key) else { return };
+            let Some(seq) = queue.expired_head(now) else { return };
+            queue.take_head(seq);
+            queue.stats.expired += 1;
+            self.die(key, seq, Reason::Expired, now);
+        }
+    }
+
+    /// A message has entered a queue with limits or expiring messages: whoever can takes one first (§11.4).
+    pub(super) fn care_for_limits(&mut self, key: QueueKey, expires_at: Option<Millis>, now: Millis) {
+        let over = self.queues[key].is_over_limit();
+        if over || expires_at.is_some_and(|at| at <= now) {
+            self.dispatch(key, now);
+        } else {
+            self.care_for_head(key, now);
+        }
+        if over {
+            self.trim(key, now);
+        }
+    }
+
+    /// §11.4, drop-head: the next to be delivered goes until the queue is within its limits.
+    pub(super) fn trim(&mut self, key: QueueKey, now: Millis) {
+        while let Some(queue) = self.queues.get_mut(key)
+            && queue.is_over_limit()
+            && let Some((seq, _)) = queue.peek()
+        {
+            queue.take_head(seq);
+            queue.stats.overflowed += 1;
+            self.die(key, seq, Reason::Maxlen, now);
+        }
+    }
+
+    /// Starts the time after which an unused queue goes (`x-expires`), from its last use.
+    pub(super) fn arm_queue_expiry(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queues.get(key)
+            && let Some(expires_ms) = queue.settings.expires_ms
+        {
+            self.timers.arm(queue.last_used.saturating_add(expires_ms), Timer::QueueExpires(key));
+        }
+    }
+
+    fn queue_may_expire(&mut self, key: QueueKey, now: Millis) {
+        let Some(queue) = self.queues.get(key) else { return };
+        let Some(expires_ms) = queue.settings.expires_ms else { return };
+        if !queue.consumers.is_empty() {
+            // Armed again when the last one leaves.
+            return;
+        }
+        if queue.last_used.saturating_add(expires_ms) > now {
+            return self.arm_queue_expiry(key);
+        }
+        tracing::debug!(vhost = %self.vhost, queue = %queue.name, "queue expired");
+        self.delete_queue(key);
+    }
+
+    /// §9.5: a delivery has been unacked for too long: the channel is closed and gives everything back.
+    fn ack_may_time_out(&mut self, key: ChannelKey, now: Millis) {
+        let Some(channel) = self.channels.get_mut(key) else { return };
+        if channel.ack_timer > now {
+            return;
+        }
+        channel.ack_timer = Millis::MAX;
+        let Some(oldest) = channel.unacked.iter().min_by_key(|delivery| delivery.deadline).copied() else { return };
+        if oldest.deadline > now {
+            if oldest.deadline < Millis::MAX {
+                channel.ack_timer = oldest.deadline;
+                self.timers.arm(oldest.deadline, Timer::AckTimeout(key));
+            }
+            return;
+        }
+        let (connection, number) = (channel.connection, channel.number);
+        let own = self.queues.get(oldest.queue).and_then(|queue| queue.settings.consumer_timeout_ms);
+        let timeout_ms = own.or(self.settings.consumer_timeout_ms).unwrap_or_default();
+        tracing::warn!(
+            vhost = %self.vhost,
+            connection = %self.connection_name(connection),
+            channel = number,
+            consumer_tag = %self.consumers.get(oldest.consumer).map_or_else(String::new, |consumer| String::from_utf8_lossy(&consumer.tag).into_owned()),
+            timeout_ms,
+            "delivery acknowledgement timed out, closing channel"
+        );
+        self.fail(connection, number, MethodId::NONE, &AmqpError::AckTimeout { channel: number, timeout_ms }, now);
+    }
+
+    /// §3.7: every half interval, if nothing was sent since the last look.
+    fn heartbeat_send(&mut self, key: ConnectionKey, now: Millis) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.state == ConnectionState::Closed {
+            return;
+        }
+        let half_ms = u64::from(connection.info.heartbeat_s) * 500;
+        let sent = std::mem::take(&mut connection.sent);
+        if !sent && !connection.has_output() {
+            connection.encode(put_heartbeat);
+        }
+        self.timers.arm(now + half_ms, Timer::HeartbeatSend(key));
+        if !sent {
+            self.wake(key);
+        }
+    }
+
+    /// §3.7: after two intervals in a row without a byte the connection is given up, without a frame.
+    fn heartbeat_receive(&mut self, key: ConnectionKey, now: Millis) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.state != ConnectionState::Running {
+            return;
+        }
+        let received = std::mem::take(&mut connection.received);
+        connection.idle_checks = if received { 0 } else { connection.idle_checks + 1 };
+        if connection.idle_checks >= 2 {
+            tracing::warn!(
+                vhost = %self.vhost,
+                connection = %connection.info.name,
+                heartbeat_s = connection.info.heartbeat_s,
+                "missed heartbeats from client, closing connection"
+            );
+            return self.close_now(key);
+        }
+        let interval_ms = u64::from(connection.info.heartbeat_s) * 1000;
+        self.timers.arm(now + interval_ms, Timer::HeartbeatReceive(key));
+    }
+}

@@ -1,0 +1,175 @@
+//! An open connection as the broker sees it: who it is, its channels, and what waits to be sent to it.
+//!
+//! Output is pulled: this holds replies already encoded and *positions* of messages, never copies of them.
+//! A connection that does not read holds at most [`BACKLOG_BYTES_MAX`] worth of positions for consumers
+//! without a prefetch limit, and otherwise its credit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use leveret_protocol::{FieldTable, Method, put_method_frame};
+
+use super::ids::{ChannelKey, ConsumerKey, QueueKey};
+use super::record::Name;
+use crate::auth::{Permissions, User};
+
+/// Deliveries are assigned to a connection only while less than this waits to be encoded for it.
+pub const BACKLOG_BYTES_MAX: usize = 256 << 10;
+/// What a waiting delivery counts on top of its body.
+pub const BACKLOG_PER_DELIVERY: usize = 64;
+
+/// Who a connection is; fixed when it opens.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// `{peer ip}:{port} -> {local ip}:{port}`.
+    pub name: Name,
+    pub user: Arc<User>,
+    pub permissions: Arc<Permissions>,
+    pub client_properties: FieldTable,
+    pub capabilities: Capabilities,
+    /// Bytes of a whole frame; 0: unlimited.
+    pub frame_max: u32,
+    /// Channels open at once; 0: unlimited.
+    pub channel_max: u16,
+    /// Seconds; 0: none.
+    pub heartbeat_s: u16,
+}
+
+/// What the client said it can do (§3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    pub authentication_failure_close: bool,
+    pub consumer_cancel_notify: bool,
+    pub connection_blocked: bool,
+}
+
+impl Capabilities {
+    /// Reads the `capabilities` table of client-properties; anything missing or of a wrong type is false.
+    pub fn of(client_properties: &FieldTable) -> Self {
+        use leveret_protocol::FieldValue::{Bool, Table};
+        let Some(Table(table)) = client_properties.get("capabilities") else { return Self::default() };
+        let has = |name| matches!(table.get(name), Some(Bool(true)));
+        Self {
+            authentication_failure_close: has("authentication_failure_close"),
+            consumer_cancel_notify: has("consumer_cancel_notify"),
+            connection_blocked: has("connection.blocked"),
+        }
+    }
+}
+
+/// How far a connection has come in closing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    Running,
+    /// connection.close was sent; only close-ok and close are listened to.
+    Closing,
+    /// Nothing more will be sent; the socket may be closed once the output is written.
+    Closed,
+}
+
+/// A channel number in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelSlot {
+    Open(ChannelKey),
+    /// We sent channel.close; everything but close and close-ok is ignored.
+    Closing,
+}
+
+/// One thing to send, in order.
+#[derive(Clone, Copy, Debug)]
+pub enum Out {
+    /// The next bytes of `encoded`.
+    Encoded(usize),
+    Delivery(OutDelivery),
+}
+
+/// A message assigned to this connection, to be encoded when it is polled.
+#[derive(Clone, Copy, Debug)]
+pub struct OutDelivery {
+    pub channel: ChannelKey,
+    pub number: u16,
+    pub no_ack: bool,
+    pub kind: OutKind,
+    pub queue: QueueKey,
+    pub seq: u64,
+    pub tag: u64,
+    pub body_len: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum OutKind {
+    Deliver(ConsumerKey),
+    /// get-ok, with the number of messages left.
+    Get(u32),
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub info: ConnectionInfo,
+    pub state: ConnectionState,
+    pub channels: BTreeMap<u16, ChannelSlot>,
+    /// The channel used last, to spare the look-up.
+    pub recent: Option<(u16, ChannelKey)>,
+    pub outbox: VecDeque<Out>,
+    pub encoded: BytesMut,
+    /// Bytes of deliveries in `outbox` (bodies and overhead).
+    pub backlog_bytes: usize,
+    /// Consumers that wait for the backlog to shrink.
+    pub parked: Vec<ConsumerKey>,
+    /// Channels that have confirms to send.
+    pub confirming: Vec<ChannelKey>,
+    pub exclusive_queues: Vec<QueueKey>,
+    /// Is in the list of connections to wake.
+    pub woken: bool,
+    /// Anything came in or went out since the last heartbeat check.
+    pub received: bool,
+    pub sent: bool,
+    pub idle_checks: u8,
+}
+
+impl Connection {
+    pub fn new(info: ConnectionInfo) -> Self {
+        Self {
+            info,
+            state: ConnectionState::Running,
+            channels: BTreeMap::new(),
+            recent: None,
+            outbox: VecDeque::new(),
+            encoded: BytesMut::new(),
+            backlog_bytes: 0,
+            parked: Vec::new(),
+            confirming: Vec::new(),
+            exclusive_queues: Vec::new(),
+            woken: false,
+            received: true,
+            sent: false,
+            idle_checks: 0,
+        }
+    }
+
+    /// Queues a method for sending.
+    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
+        self.encode(|encoded| put_method_frame(encoded, channel, method));
+    }
+
+    /// Queues whatever `write` appends.
+    pub fn encode(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        let before = self.encoded.len();
+        write(&mut self.encoded);
+        let added = self.encoded.len() - before;
+        match self.outbox.back_mut() {
+            Some(Out::Encoded(bytes)) => *bytes += added,
+            _ => self.outbox.push_back(Out::Encoded(added)),
+        }
+    }
+
+    /// Bytes that wait for this connection to read: what the shell looks at before it reads more from it.
+    pub fn pending_bytes(&self) -> usize {
+        self.encoded.len() + self.backlog_bytes
+    }
+
+    pub fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || !self.confirming.is_empty()
+    }
+}

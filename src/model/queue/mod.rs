@@ -1,0 +1,367 @@
+//! A queue: messages in segments, which of them are ready, and the consumers that wait for them.
+//!
+//! Positions only: who holds an unacked message is the channel's business, what happens to a dead one is
+//! the broker's. Invariants: every unsettled message is either ready or handed out; `ready_count` and
+//! `ready_bytes` count exactly the ready ones; a requeued message keeps its sequence, hence its place.
+
+pub mod message;
+mod ready;
+pub mod segment;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use leveret_protocol::FieldTable;
+use smallvec::SmallVec;
+
+use self::message::{NewMessage, Record, flag};
+use self::ready::Ready;
+use self::segment::{SegmentPool, Segments};
+use super::arguments::{Overflow, QueueSettings, QueueType};
+use super::ids::{ConnectionKey, ConsumerKey};
+use super::record::Name;
+use super::timer::Millis;
+
+/// What a queue counts since it was declared or recovered. Exact; updated where the event happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Messages that entered, by publish, dead-lettering or recovery.
+    pub entered: u64,
+    /// Handed to a consumer or by basic.get, redeliveries included.
+    pub delivered: u64,
+    pub redelivered: u64,
+    /// Settled by an ack, or by being sent without acknowledgement.
+    pub acked: u64,
+    /// Returned to the queue by nack, reject, recover, or the end of a channel.
+    pub requeued: u64,
+    pub expired: u64,
+    /// Dropped from the head by a length limit.
+    pub overflowed: u64,
+    /// Rejected or nacked without requeue.
+    pub rejected: u64,
+    pub purged: u64,
+    /// Refused on entry by `reject-publish` (never entered).
+    pub refused: u64,
+    /// Gone with a delivery limit.
+    pub over_delivery_limit: u64,
+}
+
+/// A queue of one vhost.
+#[derive(Debug)]
+pub struct Queue {
+    pub name: Name,
+    /// Set when the queue is durable and the broker keeps anything on disk.
+    pub store_id: Option<u64>,
+    pub queue_type: QueueType,
+    pub durable: bool,
+    pub auto_delete: bool,
+    /// The connection that alone may use it.
+    pub exclusive_owner: Option<ConnectionKey>,
+    pub arguments: FieldTable,
+    pub settings: QueueSettings,
+    /// Every consumer, active or not, in the order of registration.
+    pub consumers: Vec<ConsumerKey>,
+    pub exclusive_consumer: bool,
+    /// With `x-single-active-consumer`: who receives.
+    pub active_consumer: Option<ConsumerKey>,
+    /// Has ready messages or free consumers that dispatch has not seen yet.
+    pub dirty: bool,
+    pub stats: QueueStats,
+    /// Last use in the sense of `x-expires`.
+    pub last_used: Millis,
+    /// When the armed head timer fires.
+    pub head_timer: Option<Millis>,
+    /// Sequences below this one were handed to the store (those that are persistent).
+    pub stored_below: u64,
+    messages: Segments,
+    ready: Ready,
+    ready_count: u64,
+    ready_bytes: u64,
+    /// Handed out and neither settled nor requeued.
+    pub unacked_count: u64,
+    waiting: WaitingConsumers,
+    /// A message with an expiry has entered: heads must be looked at.
+    has_expiring: bool,
+}
+
+impl Queue {
+    pub fn new(
+        name: Name,
+        queue_type: QueueType,
+        durable: bool,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+        now: Millis,
+    ) -> Self {
+        let ready = Ready::new(settings.max_priority, queue_type == QueueType::Quorum);
+        Self {
+            name,
+            store_id: None,
+            queue_type,
+            durable,
+            auto_delete,
+            exclusive_owner: None,
+            arguments,
+            settings,
+            consumers: Vec::new(),
+            exclusive_consumer: false,
+            active_consumer: None,
+            dirty: false,
+            stats: QueueStats::default(),
+            last_used: now,
+            head_timer: None,
+            stored_below: 0,
+            messages: Segments::default(),
+            ready,
+            ready_count: 0,
+            ready_bytes: 0,
+            unacked_count: 0,
+            waiting: WaitingConsumers::default(),
+            has_expiring: false,
+        }
+    }
+
+    /// Ready messages.
+    pub fn ready_count(&self) -> u64 {
+        self.ready_count
+    }
+
+    /// Bytes of the bodies of ready messages.
+    pub fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
+    /// Bytes of memory held by messages.
+    pub fn memory(&self) -> usize {
+        self.messages.memory()
+    }
+
+    pub fn messages(&self) -> &Segments {
+        &self.messages
+    }
+
+    /// True if a new message needs a look at limits or expiry right away (never on the plain path).
+    pub fn needs_care(&self) -> bool {
+        self.settings.max_length.is_some() || self.settings.max_length_bytes.is_some() || self.has_expiring
+    }
+
+    /// The level a message of this priority goes to.
+    pub fn level(&self, priority: Option<u8>) -> u8 {
+        self.settings.max_priority.map_or(0, |max| priority.unwrap_or(0).min(max))
+    }
+
+    /// Would one more message of this size be over a limit? (§11.4, reject-publish)
+    pub fn would_overflow(&self, body_len: u64) -> bool {
+        self.settings.max_length.is_some_and(|max| self.ready_count + 1 > max)
+            || self.settings.max_length_bytes.is_some_and(|max| self.ready_bytes + body_len > max)
+    }
+
+    /// Does the queue refuse new messages instead of dropping old ones?
+    pub fn rejects_publishes(&self) -> bool {
+        matches!(self.settings.overflow, Overflow::RejectPublish | Overflow::RejectPublishDlx)
+    }
+
+    /// Is the queue over a limit now? (§11.4, drop-head)
+    pub fn is_over_limit(&self) -> bool {
+        self.settings.max_length.is_some_and(|max| self.ready_count > max)
+            || self.settings.max_length_bytes.is_some_and(|max| self.ready_bytes > max)
+    }
+
+    /// Appends a message and makes it ready. Returns its sequence.
+    #[inline]
+    pub fn push(&mut self, message: &NewMessage<'_>, pool: &mut SegmentPool) -> u64 {
+        let seq = self.messages.push(message, pool);
+        self.ready.push(seq, message.priority);
+        self.ready_count += 1;
+        self.ready_bytes += message.body.as_slice().len() as u64;
+        self.stats.entered += 1;
+        self.has_expiring |= message.expires_at.is_some();
+        seq
+    }
+
+    /// Puts a recovered message back. Returns false if its record is unreadable.
+    pub fn restore(
+        &mut self,
+        seq: u64,
+        record: &[u8],
+        body: Option<Bytes>,
+        redelivered: bool,
+        pool: &mut SegmentPool,
+    ) -> bool {
+        if !self.messages.restore(seq, record, body, pool) {
+            return false;
+        }
+        if redelivered {
+            self.messages.set_redelivered(seq);
+        }
+        let (priority, body_len, expires) = {
+            let (record, _) = self.messages.get(seq).expect("just restored");
+            (record.priority, record.body_len, record.expires_at.is_some())
+        };
+        self.ready.push(seq, priority);
+        self.ready_count += 1;
+        self.ready_bytes += u64::from(body_len);
+        self.stats.entered += 1;
+        self.has_expiring |= expires;
+        self.stored_below = seq + 1;
+        true
+    }
+
+    /// The next delivery of the message will say redelivered.
+    pub fn mark_redelivered(&mut self, seq: u64) {
+        self.messages.set_redelivered(seq);
+    }
+
+    /// Persistent messages that were delivered before and are here.
+    pub fn redelivered_on_disk(&self) -> Vec<u64> {
+        let wanted = flag::PERSISTENT | flag::REDELIVERED;
+        let mut found = Vec::new();
+        let mut at = 0;
+        while let Some(seq) = self.messages.next_live(at) {
+            at = seq + 1;
+            if self.messages.get(seq).is_some_and(|(record, _)| record.flags & wanted == wanted) {
+                found.push(seq);
+            }
+        }
+        found
+    }
+
+    /// The message that would be delivered next.
+    #[inline]
+    pub fn peek(&mut self) -> Option<(u64, Record<'_>)> {
+        if self.ready_count == 0 {
+            return None;
+        }
+        let seq = self.ready.peek(&self.messages)?;
+        let (record, _) = self.messages.get(seq).expect("a ready message is not settled");
+        Some((seq, record))
+    }
+
+    /// Takes the message that [`Self::peek`] showed out of the ready ones: it is handed out.
+    #[inline]
+    pub fn take(&mut self, seq: u64, body_len: u32, priority: u8) {
+        self.ready.take(seq, priority);
+        self.ready_count -= 1;
+        self.ready_bytes -= u64::from(body_len);
+    }
+
+    /// Heads (one per level) that have expired at `now`, first to expire first. At most one is returned.
+    pub fn expired_head(&mut self, now: Millis) -> Option<u64> {
+        if !self.has_expiring || self.ready_count == 0 {
+            return None;
+        }
+        self.ready
+            .heads(&self.messages)
+            .into_iter()
+            .find(|&seq| self.expiry_of(seq).is_some_and(|at| at <= now))
+    }
+
+    /// When the first of the heads expires.
+    pub fn next_head_expiry(&mut self) -> Option<Millis> {
+        if !self.has_expiring {
+            return None;
+        }
+        if self.ready_count == 0 {
+            // Unacked ones may come back with an expiry.
+            self.has_expiring = self.unacked_count > 0;
+            return None;
+        }
+        self.ready.heads(&self.messages).into_iter().filter_map(|seq| self.expiry_of(seq)).min()
+    }
+
+    fn expiry_of(&self, seq: u64) -> Option<Millis> {
+        self.messages.get(seq).and_then(|(record, _)| record.expires_at)
+    }
+
+    /// Takes a head out of the ready ones, whichever level it heads.
+    pub fn take_head(&mut self, seq: u64) {
+        if let Some((record, _)) = self.messages.get(seq) {
+            let (body_len, priority) = (record.body_len, record.priority);
+            self.take(seq, body_len, priority);
+        }
+    }
+
+    /// Makes a handed-out message ready again, in its old place. Does nothing if it is settled.
+    pub fn requeue(&mut self, seq: u64, redelivered: bool) {
+        let Some((record, _)) = self.messages.get(seq) else { return };
+        let (body_len, priority) = (record.body_len, record.priority);
+        if redelivered {
+            self.messages.set_redelivered(seq);
+        }
+        self.ready.put_back(seq, priority);
+        self.ready_count += 1;
+        self.ready_bytes += u64::from(body_len);
+    }
+
+    /// Forgets a handed-out message. Returns whether the store must be told: `Some(true)` if it was handed
+    /// to the store, `Some(false)` if not; `None` if it was already settled.
+    #[inline]
+    pub fn settle(&mut self, seq: u64, pool: &mut SegmentPool) -> Option<bool> {
+        let on_disk = self.store_id.is_some() && seq < self.stored_below && {
+            self.messages.get(seq).is_some_and(|(record, _)| record.is(flag::PERSISTENT))
+        };
+        self.messages.settle(seq, pool).then_some(on_disk)
+    }
+
+    /// A consumer that could receive, if there is one: highest priority first, round robin among equals.
+    #[inline]
+    pub fn next_waiting(&mut self) -> Option<ConsumerKey> {
+        self.waiting.pop()
+    }
+
+    /// Is there a consumer that might receive?
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The consumer may receive (again); it joins the end of its priority's round.
+    #[inline]
+    pub fn add_waiting(&mut self, consumer: ConsumerKey, priority: i64) {
+        self.waiting.push(consumer, priority);
+    }
+
+    /// The consumer is gone or may not receive.
+    pub fn remove_waiting(&mut self, consumer: ConsumerKey) {
+        self.waiting.remove(consumer);
+    }
+}
+
+/// Consumers with credit, by priority.
+#[derive(Debug, Default)]
+struct WaitingConsumers {
+    /// Highest priority first; levels stay when they are empty, there are few.
+    levels: SmallVec<[(i64, VecDeque<ConsumerKey>); 1]>,
+    count: usize,
+}
+
+impl WaitingConsumers {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn push(&mut self, consumer: ConsumerKey, priority: i64) {
+        self.count += 1;
+        match self.levels.binary_search_by(|(level, _)| priority.cmp(level)) {
+            Ok(index) => self.levels[index].1.push_back(consumer),
+            Err(index) => self.levels.insert(index, (priority, VecDeque::from([consumer]))),
+        }
+    }
+
+    fn pop(&mut self) -> Option<ConsumerKey> {
+        let found = self.levels.iter_mut().find_map(|(_, ring)| ring.pop_front());
+        self.count -= usize::from(found.is_some());
+        found
+    }
+
+    fn remove(&mut self, consumer: ConsumerKey) {
+        for (_, ring) in &mut self.levels {
+            if let Some(index) = ring.iter().position(|&other| other == consumer) {
+                ring.remove(index);
+                self.count -= 1;
+            }
+        }
+        self.levels.retain(|(_, ring)| !ring.is_empty());
+    }
+}

@@ -1,0 +1,368 @@
+//! Where a queue's messages lie: append-only segments of records, found by sequence number.
+//!
+//! A sequence number is given at enqueue and never changes; order of sequence is order of arrival.
+//! A segment is freed as a whole when all of its messages are settled, so a drained queue gives its memory
+//! back. Segments that reached full size go to a pool shared by the queues of a vhost: a queue that is
+//! emptied and refilled all the time allocates nothing.
+//! This file does not know who is ready or unacked; it knows only settled or not.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::message::{NewMessage, Record, flag, set_flag};
+
+/// A segment is closed when its records have this many bytes. Large enough to make the per-segment
+/// bookkeeping vanish, small enough that one late message pins little.
+const SEGMENT_BYTES: usize = 64 << 10;
+/// Also closed at this many entries: bounds what a gap in the sequence can cost.
+const SEGMENT_ENTRIES_MAX: usize = 4096;
+/// Entry of a sequence number that has no message (lost in a gap after recovery).
+const HOLE: u32 = u32::MAX;
+
+#[derive(Debug, Default)]
+struct Segment {
+    /// Sequence of entry 0.
+    base: u64,
+    /// Messages not settled.
+    live: u32,
+    /// Where each record starts in `bytes`.
+    entries: Vec<u32>,
+    bytes: Vec<u8>,
+    /// Bodies that stand outside the records; emptied as soon as their message is settled.
+    bodies: Vec<Bytes>,
+}
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.base + self.entries.len() as u64
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= SEGMENT_BYTES || self.entries.len() >= SEGMENT_ENTRIES_MAX
+    }
+
+    fn clear(&mut self, base: u64) {
+        self.base = base;
+        self.live = 0;
+        self.entries.clear();
+        self.bytes.clear();
+        self.bodies.clear();
+    }
+}
+
+/// Empty full-size segments for re-use, shared by all queues of a vhost.
+#[derive(Debug, Default)]
+pub struct SegmentPool {
+    free: Vec<Segment>,
+}
+
+impl SegmentPool {
+    /// 64 segments of 64 KiB: 4 MiB at most are kept warm.
+    const KEPT_MAX: usize = 64;
+
+    fn take(&mut self, base: u64) -> Segment {
+        let mut segment = self.free.pop().unwrap_or_default();
+        segment.clear(base);
+        segment
+    }
+
+    fn give(&mut self, segment: Segment) {
+        let full_size = segment.bytes.capacity() >= SEGMENT_BYTES / 2;
+        let oversized = segment.bytes.capacity() > 4 * SEGMENT_BYTES || segment.bodies.capacity() > SEGMENT_ENTRIES_MAX;
+        if full_size && !oversized && self.free.len() < Self::KEPT_MAX {
+            self.free.push(segment);
+        }
+    }
+}
+
+/// The messages of one queue.
+#[derive(Debug, Default)]
+pub struct Segments {
+    list: VecDeque<Segment>,
+    next_seq: u64,
+}
+
+impl Segments {
+    /// The sequence that the next message gets.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// The smallest sequence that may still have a message.
+    pub fn first_seq(&self) -> u64 {
+        self.list.front().map_or(self.next_seq, |segment| segment.base)
+    }
+
+    /// Appends a message; returns its sequence.
+    #[inline]
+    pub fn push(&mut self, message: &NewMessage<'_>, pool: &mut SegmentPool) -> u64 {
+        let seq = self.next_seq;
+        let segment = self.tail(seq, pool);
+        segment.entries.push(segment.bytes.len() as u32);
+        let external = message.encode(segment.bodies.len() as u32, &mut segment.bytes);
+        if external {
+            segment.bodies.push(match message.body {
+                super::message::BodyRef::Slice(bytes) => Bytes::copy_from_slice(bytes),
+                super::message::BodyRef::Shared(bytes) => bytes.clone(),
+            });
+        }
+        segment.live += 1;
+        self.next_seq += 1;
+        seq
+    }
+
+    /// Puts a recovered record back at its own sequence, which must not be below `next_seq`.
+    /// Returns false if the record does not parse.
+    pub fn restore(&mut self, seq: u64, record: &[u8], body: Option<Bytes>, pool: &mut SegmentPool) -> bool {
+        let Some(parsed) = Record::parse(record) else { return false };
+        if parsed.is(flag::EXTERNAL) != body.is_some() || seq < self.next_seq {
+            return false;
+        }
+        let gap = seq - self.next_seq;
+        let room = self.list.back().is_some_and(|segment| {
+            !segment.is_full() && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64
+        });
+        self.next_seq = seq;
+        let segment = if room { self.tail(seq, pool) } else { self.new_tail(seq, pool) };
+        while segment.end() < seq {
+            segment.entries.push(HOLE);
+        }
+        let start = segment.bytes.len();
+        segment.entries.push(start as u32);
+        segment.bytes.extend_from_slice(record);
+        segment.bytes[start] &= flag::STORED;
+        if let Some(body) = body {
+            // The index in the record is the one it had in its old segment.
+            let offset = start + 12 + if parsed.is(flag::EXPIRES) { 8 } else { 0 };
+            segment.bytes[offset..offset + 4].copy_from_slice(&(segment.bodies.len() as u32).to_le_bytes());
+            segment.bodies.push(body);
+        }
+        segment.live += 1;
+        self.next_seq += 1;
+        true
+    }
+
+    #[inline]
+    fn tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
+        if self.list.back().is_none_or(Segment::is_full) {
+            return self.new_tail(seq, pool);
+        }
+        self.list.back_mut().expect("just seen")
+    }
+
+    fn new_tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
+        self.list.push_back(pool.take(seq));
+        self.list.back_mut().expect("just pushed")
+    }
+
+    #[inline]
+    fn position(&self, seq: u64) -> Option<usize> {
+        let front = self.list.front()?;
+        if seq < front.base {
+            return None;
+        }
+        if seq < front.end() {
+            return Some(0);
+        }
+        let after = self.list.partition_point(|segment| segment.base <= seq);
+        let index = after - 1;
+        (seq < self.list[index].end()).then_some(index)
+    }
+
+    /// The record of a message that is not settled.
+    #[inline]
+    pub fn get(&self, seq: u64) -> Option<(Record<'_>, Option<&Bytes>)> {
+        let segment = &self.list[self.position(seq)?];
+        let start = segment.entries[(seq - segment.base) as usize];
+        if start == HOLE {
+            return None;
+        }
+        let record = Record::parse(&segment.bytes[start as usize..]).expect("records in segments are whole");
+        if record.is(flag::SETTLED) {
+            return None;
+        }
+        let body = record.body_index.map(|index| &segment.bodies[index as usize]);
+        Some((record, body))
+    }
+
+    /// The record of a message that is not settled, as bytes.
+    pub fn raw(&self, seq: u64) -> Option<(&[u8], Option<&Bytes>)> {
+        let (record, body) = self.get(seq)?;
+        let segment = &self.list[self.position(seq)?];
+        let start = segment.entries[(seq - segment.base) as usize] as usize;
+        Some((&segment.bytes[start..start + record.len], body))
+    }
+
+    /// The smallest unsettled sequence at or after `seq`; `None` if there is none.
+    pub fn next_live(&self, mut seq: u64) -> Option<u64> {
+        seq = seq.max(self.first_seq());
+        while seq < self.next_seq {
+            if self.get(seq).is_some() {
+                return Some(seq);
+            }
+            seq += 1;
+            // Gaps between segments can be wide.
+            if self.position(seq).is_none() {
+                let after = self.list.partition_point(|segment| segment.base <= seq);
+                seq = self.list.get(after).map_or(self.next_seq, |segment| segment.base);
+            }
+        }
+        None
+    }
+
+    /// Marks a message so that its next delivery says redelivered.
+    pub fn set_redelivered(&mut self, seq: u64) {
+        if let Some(index) = self.position(seq) {
+            let segment = &mut self.list[index];
+            let start = segment.entries[(seq - segment.base) as usize];
+            if start != HOLE {
+                set_flag(&mut segment.bytes[start as usize..], flag::REDELIVERED, true);
+            }
+        }
+    }
+
+    /// Forgets a message. Returns false if it was settled before.
+    #[inline]
+    pub fn settle(&mut self, seq: u64, pool: &mut SegmentPool) -> bool {
+        let Some(index) = self.position(seq) else { return false };
+        let segment = &mut self.list[index];
+        let start = segment.entries[(seq - segment.base) as usize];
+        if start == HOLE {
+            return false;
+        }
+        let bytes = &mut segment.bytes[start as usize..];
+        if bytes[0] & flag::SETTLED != 0 {
+            return false;
+        }
+        set_flag(bytes, flag::SETTLED, true);
+        if bytes[0] & flag::EXTERNAL != 0 {
+            let record = Record::parse(bytes).expect("records in segments are whole");
+            if let Some(index) = record.body_index {
+                segment.bodies[index as usize] = Bytes::new();
+            }
+        }
+        segment.live -= 1;
+        if segment.live == 0 {
+            self.free_settled(index, pool);
+        }
+        true
+    }
+
+    fn free_settled(&mut self, index: usize, pool: &mut SegmentPool) {
+        let last = index + 1 == self.list.len();
+        if last && self.list.len() == 1 && self.list[0].bytes.capacity() < SEGMENT_BYTES / 2 {
+            // The usual case of a nearly empty queue: go on in the same small segment.
+            self.list[0].clear(self.next_seq);
+            return;
+        }
+        // The tail may still grow: free it too, the next push starts a new one.
+        if let Some(segment) = self.list.remove(index) {
+            pool.give(segment);
+        }
+        if self.list.capacity() > 64 && self.list.len() < self.list.capacity() / 4 {
+            self.list.shrink_to(16);
+        }
+    }
+
+    /// Bytes held by this queue's segments, bodies included.
+    pub fn memory(&self) -> usize {
+        self.list
+            .iter()
+            .map(|segment| {
+                segment.bytes.capacity()
+                    + segment.entries.capacity() * 4
+                    + segment.bodies.iter().map(Bytes::len).sum::<usize>()
+            })
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::BodyRef;
+    use super::*;
+
+    fn push(segments: &mut Segments, pool: &mut SegmentPool, body: &[u8]) -> u64 {
+        segments.push(
+            &NewMessage {
+                exchange: b"",
+                routing_key: b"q",
+                properties: &[0, 0],
+                body: BodyRef::Slice(body),
+                persistent: false,
+                priority: 0,
+                expires_at: None,
+                bcc: &[],
+            },
+            pool,
+        )
+    }
+
+    #[test]
+    fn messages_are_found_by_sequence_and_gone_when_settled() {
+        let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
+        for n in 0..10_000_u32 {
+            assert_eq!(push(&mut segments, &mut pool, &n.to_be_bytes()), u64::from(n));
+        }
+        assert_eq!(segments.get(7_777).unwrap().0.inline_body, 7_777_u32.to_be_bytes());
+        assert!(segments.settle(7_777, &mut pool));
+        assert!(!segments.settle(7_777, &mut pool), "settled twice");
+        assert!(segments.get(7_777).is_none());
+        assert_eq!(segments.next_live(7_777), Some(7_778));
+    }
+
+    #[test]
+    fn a_drained_queue_gives_its_memory_back() {
+        let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
+        for _ in 0..100_000 {
+            push(&mut segments, &mut pool, &[0; 100]);
+        }
+        assert!(segments.memory() > 10 << 20);
+        for seq in 0..100_000 {
+            segments.settle(seq, &mut pool);
+        }
+        assert_eq!(segments.memory(), 0);
+        assert!(pool.free.len() <= SegmentPool::KEPT_MAX);
+        assert_eq!(push(&mut segments, &mut pool, b"x"), 100_000);
+    }
+
+    #[test]
+    fn a_large_body_is_released_at_once() {
+        let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
+        let seq = push(&mut segments, &mut pool, &vec![1; 1 << 20]);
+        push(&mut segments, &mut pool, b"keeps the segment alive");
+        assert!(segments.memory() > 1 << 20);
+        segments.settle(seq, &mut pool);
+        assert!(segments.memory() < 10_000);
+    }
+
+    #[test]
+    fn recovered_sequences_keep_their_numbers_over_gaps() {
+        let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
+        let mut record = Vec::new();
+        NewMessage {
+            exchange: b"",
+            routing_key: b"q",
+            properties: &[0, 0],
+            body: BodyRef::Slice(b"b"),
+            persistent: true,
+            priority: 0,
+            expires_at: None,
+            bcc: &[],
+        }
+        .encode(0, &mut record);
+        for seq in [3, 4, 9, 1_000_000, 1_000_001] {
+            assert!(segments.restore(seq, &record, None, &mut pool));
+        }
+        assert!(!segments.restore(9, &record, None, &mut pool), "going back");
+        let mut seen = Vec::new();
+        let mut at = 0;
+        while let Some(seq) = segments.next_live(at) {
+            seen.push(seq);
+            at = seq + 1;
+        }
+        assert_eq!(seen, [3, 4, 9, 1_000_000, 1_000_001]);
+        assert_eq!(segments.next_seq(), 1_000_002);
+    }
+}

@@ -1,0 +1,83 @@
+//! The shell: sockets, tasks, clock and store round the model. Performs what the model asks for, decides nothing.
+
+mod boot;
+mod clock;
+mod connection;
+mod listener;
+mod shard;
+mod store_thread;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use parking_lot::RwLock;
+
+pub use self::boot::{StartError, start};
+use self::shard::Shard;
+
+use crate::auth::{AuthFailure, Permissions, User, UserDirectory};
+use crate::config::Config;
+use crate::model::handshake::HandshakeLimits;
+use crate::model::record::Name;
+
+/// Text of the 320 that clients get at shutdown (§3.10).
+const SHUTDOWN_REASON: &str = "broker forced connection closure with reason 'shutdown'";
+
+/// The vhosts.
+#[derive(Default)]
+pub struct Directory {
+    shards: DashMap<Name, Arc<Shard>>,
+}
+
+impl Directory {
+    fn get(&self, vhost: &str) -> Option<Arc<Shard>> {
+        self.shards.get(vhost).map(|shard| shard.clone())
+    }
+
+    fn add(&self, shard: Arc<Shard>) {
+        self.shards.insert(shard.name.clone(), shard);
+    }
+
+    fn shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.iter().map(|shard| shard.clone()).collect()
+    }
+}
+
+/// A broker in service.
+pub struct Server {
+    config: Config,
+    directory: Arc<Directory>,
+    users: RwLock<UserDirectory>,
+    /// By user, then vhost.
+    permissions: DashMap<(Name, Name), Arc<Permissions>>,
+}
+
+impl Server {
+    fn handshake_limits(&self) -> HandshakeLimits {
+        HandshakeLimits {
+            profile: self.config.profile,
+            frame_max: self.config.frame_max,
+            initial_frame_max: self.config.initial_frame_max,
+            channel_max: self.config.channel_max,
+            heartbeat_s: self.config.heartbeat_s,
+            max_message_size: self.config.max_message_size,
+        }
+    }
+
+    fn log_in(&self, user: &str, password: &str, peer: SocketAddr) -> Result<Arc<User>, AuthFailure> {
+        let is_loopback = peer.ip().to_canonical().is_loopback();
+        self.users.read().authenticate(user, password, is_loopback, &self.config.loopback_users)
+    }
+
+    /// May the user enter the vhost? The error is the explanation of the 530 (§3.5).
+    fn enter(&self, vhost: &str, user: &User) -> Result<(Arc<Shard>, Arc<Permissions>), String> {
+        let Some(shard) = self.directory.get(vhost) else {
+            return Err(format!("vhost {vhost} not found"));
+        };
+        match self.permissions.get(&(user.name.clone(), shard.name.clone())) {
+            Some(permissions) => Ok((shard, permissions.clone())),
+            None => Err(format!("access to vhost '{vhost}' refused for user '{}'", user.name)),
+        }
+    }
+}

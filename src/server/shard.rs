@@ -1,0 +1,159 @@
+//! The driver of one vhost: the lock round its broker, and who is told what after each turn.
+//!
+//! Rules: nothing waits, writes to a socket or touches a disk while it holds the lock. Whoever ends a turn
+//! wakes each connection once, after the lock is released. The store takes its batch under the same lock,
+//! so batches cannot swap.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Context;
+
+use atomic_waker::AtomicWaker;
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::clock::Clock;
+use super::store_thread::StoreSignal;
+use crate::model::broker::{Broker, Effects};
+use crate::model::ids::ConnectionKey;
+use crate::model::record::{Batch, Name};
+use crate::model::timer::Millis;
+
+/// Lets a connection's task be woken from anywhere.
+#[derive(Debug, Default)]
+pub struct Wakeup {
+    woken: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Wakeup {
+    pub fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Registers the calling task; call before looking at anything that may wake it.
+    pub fn register(&self, context: &Context<'_>) {
+        self.waker.register(context.waker());
+    }
+
+    /// True once per wake.
+    pub fn take(&self) -> bool {
+        // A plain load first: this is asked far more often than it is answered with yes.
+        self.woken.load(Ordering::Acquire) && self.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// A vhost in service.
+pub struct Shard {
+    pub name: Name,
+    broker: Mutex<Broker>,
+    wakeups: DashMap<ConnectionKey, Arc<Wakeup>>,
+    /// What the timer task sleeps for; `Millis::MAX`: nothing.
+    armed: AtomicU64,
+    rearm: Notify,
+    store: Option<Arc<StoreSignal>>,
+    /// Somebody waits for the store to catch up.
+    held_back: AtomicBool,
+    pub clock: Clock,
+}
+
+impl Shard {
+    /// `store`: whom to tell that there is something to commit; `None` when nothing is kept.
+    pub fn new(broker: Broker, clock: Clock, store: Option<Arc<StoreSignal>>) -> Self {
+        Self {
+            name: broker.vhost().clone(),
+            broker: Mutex::new(broker),
+            wakeups: DashMap::new(),
+            armed: AtomicU64::new(Millis::MAX),
+            rearm: Notify::new(),
+            store,
+            held_back: AtomicBool::new(false),
+            clock,
+        }
+    }
+
+    /// One turn: `work` has the broker alone; then everybody concerned is told. `own` is the caller's own
+    /// connection, which is not woken: returns true if it would have been.
+    pub fn turn<T>(&self, own: Option<ConnectionKey>, work: impl FnOnce(&mut Broker, Millis) -> T) -> (T, bool) {
+        let mut effects = Effects::default();
+        let now = self.clock.now();
+        let result = {
+            let mut broker = self.broker.lock();
+            let result = work(&mut broker, now);
+            broker.finish(now, &mut effects);
+            result
+        };
+        (result, self.perform(&effects, own))
+    }
+
+    fn perform(&self, effects: &Effects, own: Option<ConnectionKey>) -> bool {
+        if effects.store
+            && let Some(store) = &self.store
+        {
+            store.raise();
+        }
+        if let Some(deadline) = effects.deadline
+            && deadline < self.armed.load(Ordering::Acquire)
+        {
+            self.rearm.notify_one();
+        }
+        let mut own_woken = false;
+        for &connection in &effects.wake {
+            if Some(connection) == own {
+                own_woken = true;
+            } else if let Some(wakeup) = self.wakeups.get(&connection) {
+                wakeup.wake();
+            }
+        }
+        own_woken
+    }
+
+    pub fn add_wakeup(&self, connection: ConnectionKey, wakeup: Arc<Wakeup>) {
+        self.wakeups.insert(connection, wakeup);
+    }
+
+    pub fn remove_wakeup(&self, connection: ConnectionKey) {
+        self.wakeups.remove(&connection);
+    }
+
+    /// A connection does not read until the store has caught up.
+    pub fn note_held_back(&self) {
+        self.held_back.store(true, Ordering::Release);
+    }
+
+    /// Takes what is to be committed; the number is for [`Self::stored`].
+    pub fn take_batch(&self, batch: &mut Batch) -> Option<u64> {
+        self.broker.lock().take_batch(batch)
+    }
+
+    /// The commit is on disk.
+    pub fn stored(&self, commit: u64) {
+        self.turn(None, |broker, _| broker.stored(commit));
+        if self.held_back.swap(false, Ordering::AcqRel) {
+            for wakeup in &self.wakeups {
+                wakeup.wake();
+            }
+        }
+    }
+
+    /// Calls the broker whenever something is due. Runs for ever.
+    pub async fn run_timers(self: Arc<Self>) {
+        loop {
+            let mut deadline = None;
+            self.turn(None, |broker, now| {
+                broker.advance(now);
+                deadline = broker.next_deadline();
+                self.armed.store(deadline.unwrap_or(Millis::MAX), Ordering::Release);
+            });
+            let rearmed = self.rearm.notified();
+            match deadline {
+                Some(at) => {
+                    let _ = tokio::time::timeout(self.clock.until(at), rearmed).await;
+                }
+                None => rearmed.await,
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The thread that owns the store: commits whatever gathered while the last commit ran.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Directory;
+use crate::model::record::{Batch, Op};
+use crate::storage::Store;
+
+/// How long a failed commit waits before it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the idle thread sleeps before it lets the store tidy up.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Tells the store thread that there is work.
+#[derive(Debug, Default)]
+pub struct StoreSignal {
+    raised: AtomicBool,
+    stopping: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    /// Operations of the server itself: users, vhosts, permissions.
+    own: Mutex<Vec<Op>>,
+}
+
+impl StoreSignal {
+    /// There is something to commit.
+    pub fn raise(&self) {
+        if !self.raised.swap(true, Ordering::AcqRel)
+            && let Some(thread) = &*self.thread.lock()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Adds an operation that belongs to no vhost's broker.
+    pub fn submit(&self, op: Op) {
+        self.own.lock().push(op);
+        self.raise();
+    }
+
+    /// Lets the thread commit what is left, close the store, and end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.raised.store(true, Ordering::Release);
+        if let Some(thread) = &*self.thread.lock() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn spawn(
+    store: Box<dyn Store>,
+    signal: Arc<StoreSignal>,
+    directory: Arc<Directory>,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("store".to_owned()).spawn(move || {
+        *signal.thread.lock() = Some(std::thread::current());
+        run(store, &signal, &directory);
+    })
+}
+
+fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) {
+    let mut batches: Vec<Batch> = Vec::new();
+    loop {
+        // The order matters: whoever raises after this is seen in the next round.
+        let raised = signal.raised.swap(false, Ordering::AcqRel);
+        let stopping = signal.stopping.load(Ordering::Acquire);
+        if !raised && !stopping {
+            idle(store.as_mut(), signal);
+            continue;
+        }
+        let committed = commit_all(store.as_mut(), signal, directory, &mut batches);
+        if stopping && !committed {
+            break;
+        }
+    }
+    match store.close() {
+        Ok(()) => tracing::info!("store closed"),
+        Err(error) => tracing::error!(%error, "store not closed cleanly; nothing that was confirmed is lost"),
+    }
+}
+
+fn idle(store: &mut dyn Store, signal: &StoreSignal) {
+    match store.maintain() {
+        Ok(true) => {}
+        Ok(false) => std::thread::park_timeout(IDLE),
+        Err(error) => {
+            tracing::error!(%error, "store maintenance failed, will be tried again");
+            if !signal.raised.load(Ordering::Acquire) {
+                std::thread::park_timeout(RETRY);
+            }
+        }
+    }
+}
+
+/// One group commit over all vhosts. Returns false if there was nothing to commit.
+fn commit_all(store: &mut dyn Store, signal: &StoreSignal, directory: &Directory, batches: &mut Vec<Batch>) -> bool {
+    let mut committing = Vec::new();
+    let mut used = 0;
+    let own = std::mem::take(&mut *signal.own.lock());
+    if !own.is_empty() {
+        empty_batch(batches, used).ops = own;
+        used += 1;
+    }
+    for shard in directory.shards() {
+        if let Some(commit) = shard.take_batch(empty_batch(batches, used)) {
+            committing.push((shard, commit));
+            used += 1;
+        }
+    }
+    let filled = &batches[..used];
+    if filled.iter().any(|batch| !batch.is_empty()) {
+        // Until it is on disk nothing of it is confirmed, and publishers are held back by the backlog.
+        while let Err(error) = store.commit(filled) {
+            tracing::error!(%error, retry_in_s = RETRY.as_secs(), "cannot write to the store; confirms wait");
+            std::thread::sleep(RETRY);
+        }
+    }
+    for (shard, commit) in &committing {
+        shard.stored(*commit);
+    }
+    for batch in batches.iter_mut() {
+        batch.clear();
+    }
+    used > 0
+}
+
+/// The batch at `index`, which is empty: kept from an earlier commit, or new.
+fn empty_batch(batches: &mut Vec<Batch>, index: usize) -> &mut Batch {
+    if batches.len() == index {
+        batches.push(Batch::default());
+    }
+    &mut batches[index]
+}
