@@ -166,6 +166,17 @@ macro_rules! methods {
                 }
             }
 
+            /// A method with fields that the tests choose.
+            #[cfg(test)]
+            fn sample(id: MethodId, source: &mut tests::Source<'a>) -> Self {
+                match (id.class, id.method) {
+                    $($( ($class_id, $method_id) => {
+                        Self::$variant($class::$method { $($field: source.$kind()),* })
+                    } )*)*
+                    _ => panic!("no method {id:?}"),
+                }
+            }
+
             fn encode_arguments(&self, writer: &mut Writer<'_>) {
                 match self {
                     $($( Self::$variant(method) => method.write(writer), )*)*
@@ -604,3 +615,6 @@ fn two_short_strings(first_len: usize, bytes: &[u8]) -> Option<(&str, &str)> {
     let (first, second) = bytes.split_at(first_len);
     Some((std::str::from_utf8(first).ok()?, std::str::from_utf8(&second[1..]).ok()?))
 }
+
+#[cfg(test)]
+mod tests;
