@@ -135,8 +135,9 @@ func declareDurable(channel *amqp.Channel, queue string) amqp.Queue {
 	return must(channel.QueueDeclare(queue, true, false, false, false, nil))
 }
 
-func declareExclusive(channel *amqp.Channel, queue string) string {
-	return must(channel.QueueDeclare(queue, false, false, true, false, nil)).Name
+// declareExclusive gives the name that the server chose.
+func declareExclusive(channel *amqp.Channel) string {
+	return must(channel.QueueDeclare("", false, false, true, false, nil)).Name
 }
 
 func look(channel *amqp.Channel, queue string) (amqp.Queue, error) {

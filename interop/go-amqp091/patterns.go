@@ -63,7 +63,7 @@ func workQueue(names *names) {
 
 func subscribe(connection *amqp.Connection, exchange string) (string, inbox) {
 	channel := open(connection)
-	queue := declareExclusive(channel, "")
+	queue := declareExclusive(channel)
 	equal("prefix of a server's name", true, strings.HasPrefix(queue, "amq.gen-"))
 	succeed(channel.QueueBind(queue, "", exchange, false, nil))
 	return queue, consume(channel, queue, autoAck)
@@ -129,7 +129,7 @@ func checkRoutes(names *names, kind string, keys []string, routes []route) {
 	inboxes := make([]inbox, len(routes))
 	queues := make([]string, len(routes))
 	for i, route := range routes {
-		queues[i] = declareExclusive(channel, names.queue(route.role))
+		queues[i] = declareExclusive(channel)
 		for _, key := range route.bindingKeys {
 			succeed(channel.QueueBind(queues[i], key, exchange, false, nil))
 		}
@@ -202,7 +202,7 @@ func rpc(names *names) {
 		})
 	}
 
-	callback := declareExclusive(calling, "")
+	callback := declareExclusive(calling)
 	replies := consume(calling, callback, autoAck)
 	for n := range 5 {
 		call(n, callback)

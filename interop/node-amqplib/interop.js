@@ -130,8 +130,7 @@ async function checkRoutes(names, type, keys, routes) {
   await channel.assertExchange(exchange, type, { durable: true });
   const inboxes = [];
   for (const [role, [bindingKeys, expected]] of Object.entries(routes)) {
-    const queue = names.queue(role);
-    await channel.assertQueue(queue, { exclusive: true });
+    const { queue } = await channel.assertQueue('', { exclusive: true });
     for (const key of bindingKeys) await channel.bindQueue(queue, exchange, key);
     inboxes.push([role, queue, await Inbox.consume(channel, queue, AUTO_ACK), expected]);
   }

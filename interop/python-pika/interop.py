@@ -121,8 +121,7 @@ def check_routes(names, exchange_type, bindings, keys, expected):
         channel.exchange_declare(exchange, exchange_type=exchange_type, durable=True)
         inboxes = {}
         for role, binding_keys in bindings.items():
-            queue = names.queue(role)
-            channel.queue_declare(queue, exclusive=True)
+            queue = channel.queue_declare("", exclusive=True).method.queue
             for key in binding_keys:
                 channel.queue_bind(queue, exchange, key)
             inboxes[role] = queue, Inbox(channel, queue, auto_ack=True)

@@ -10,23 +10,19 @@ use futures_lite::StreamExt;
 use futures_lite::future::poll_once;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
+    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::FieldTable;
 use lapin::uri::AMQPUri;
-use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, ErrorKind,
-};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, ErrorKind, Queue};
 
 const PATTERN_LIMIT: Duration = Duration::from_secs(40);
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 pub static URL: LazyLock<AMQPUri> = LazyLock::new(|| {
     let url = std::env::var("AMQP_URL");
-    let url = url
-        .as_deref()
-        .unwrap_or("amqp://guest:guest@127.0.0.1:5672/");
+    let url = url.as_deref().unwrap_or("amqp://guest:guest@127.0.0.1:5672/");
     let mut parsed: AMQPUri = url.parse().expect("AMQP_URL is an AMQP URL");
     if parsed.vhost.is_empty() {
         parsed.vhost = "/".into();
@@ -61,9 +57,7 @@ pub fn equal<A: Debug + PartialEq<B>, B: Debug>(what: &str, expected: A, got: B)
     if expected == got {
         return Ok(());
     }
-    Err(Failure(format!(
-        "{what}: expected {expected:?}, got {got:?}"
-    )))
+    Err(Failure(format!("{what}: expected {expected:?}, got {got:?}")))
 }
 
 /// Bodies as text, for readable failures.
@@ -72,25 +66,13 @@ pub fn text(body: &[u8]) -> String {
 }
 
 pub async fn in_time(step: impl Future<Output = Checked>) -> Checked {
-    let out_of_time = |_| {
-        Failure(format!(
-            "expected an end within {PATTERN_LIMIT:?}, got none"
-        ))
-    };
-    tokio::time::timeout(PATTERN_LIMIT, step)
-        .await
-        .map_err(out_of_time)?
+    let out_of_time = |_| Failure(format!("expected an end within {PATTERN_LIMIT:?}, got none"));
+    tokio::time::timeout(PATTERN_LIMIT, step).await.map_err(out_of_time)?
 }
 
 async fn arrives<T>(what: &str, coming: impl Future<Output = T>) -> Checked<T> {
-    let nothing = |_| {
-        Failure(format!(
-            "expected {what} within {WAIT_LIMIT:?}, got nothing"
-        ))
-    };
-    tokio::time::timeout(WAIT_LIMIT, coming)
-        .await
-        .map_err(nothing)
+    let nothing = |_| Failure(format!("expected {what} within {WAIT_LIMIT:?}, got nothing"));
+    tokio::time::timeout(WAIT_LIMIT, coming).await.map_err(nothing)
 }
 
 pub async fn connect() -> Checked<Connection> {
@@ -105,25 +87,27 @@ pub fn vhost() -> &'static str {
     &URL.vhost
 }
 
-pub fn durable() -> QueueDeclareOptions {
-    QueueDeclareOptions {
-        durable: true,
-        ..Default::default()
-    }
+pub async fn declare_durable(channel: &Channel, queue: &str) -> Checked<Queue> {
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    Ok(channel.queue_declare(queue.into(), options, FieldTable::default()).await?)
 }
 
-pub fn exclusive() -> QueueDeclareOptions {
-    QueueDeclareOptions {
-        exclusive: true,
-        ..Default::default()
-    }
+/// Gives the name that the server chose.
+pub async fn declare_exclusive(channel: &Channel) -> Checked<String> {
+    let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
+    let declared = channel.queue_declare("".into(), options, FieldTable::default()).await?;
+    Ok(declared.name().to_string())
 }
 
-pub fn passive() -> QueueDeclareOptions {
-    QueueDeclareOptions {
-        passive: true,
-        ..Default::default()
-    }
+pub async fn look(channel: &Channel, queue: &str) -> Result<Queue, lapin::Error> {
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    channel.queue_declare(queue.into(), options, FieldTable::default()).await
+}
+
+pub async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Checked {
+    let options = QueueBindOptions::default();
+    channel.queue_bind(queue.into(), exchange.into(), key.into(), options, FieldTable::default()).await?;
+    Ok(())
 }
 
 /// Names that no other run uses, and what has to be deleted at the end.
@@ -135,11 +119,7 @@ pub struct Names {
 
 impl Names {
     pub fn new(pattern: &str) -> Self {
-        Self {
-            prefix: format!("{}.{pattern}", *RUN),
-            queues: RefCell::default(),
-            exchanges: RefCell::default(),
-        }
+        Self { prefix: format!("{}.{pattern}", *RUN), queues: RefCell::default(), exchanges: RefCell::default() }
     }
 
     fn name(&self, list: &RefCell<Vec<String>>, role: &str) -> String {
@@ -160,14 +140,10 @@ impl Names {
         let connection = connect().await?;
         let channel = connection.create_channel().await?;
         for queue in self.queues.take() {
-            channel
-                .queue_delete(queue.into(), QueueDeleteOptions::default())
-                .await?;
+            channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         }
         for exchange in self.exchanges.take() {
-            channel
-                .exchange_delete(exchange.into(), ExchangeDeleteOptions::default())
-                .await?;
+            channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default()).await?;
         }
         close(connection).await
     }
@@ -185,29 +161,12 @@ impl Inbox {
     }
 
     pub async fn auto_ack(channel: &Channel, queue: &str) -> Checked<Self> {
-        Self::consume(
-            channel,
-            queue,
-            BasicConsumeOptions {
-                no_ack: true,
-                ..Default::default()
-            },
-        )
-        .await
+        Self::consume(channel, queue, BasicConsumeOptions { no_ack: true, ..Default::default() }).await
     }
 
-    async fn consume(
-        channel: &Channel,
-        queue: &str,
-        options: BasicConsumeOptions,
-    ) -> Checked<Self> {
-        let consumer = channel
-            .basic_consume(queue.into(), "".into(), options, FieldTable::default())
-            .await?;
-        Ok(Self {
-            channel: channel.clone(),
-            consumer,
-        })
+    async fn consume(channel: &Channel, queue: &str, options: BasicConsumeOptions) -> Checked<Self> {
+        let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?;
+        Ok(Self { channel: channel.clone(), consumer })
     }
 
     pub fn tag(&self) -> lapin::types::ShortString {
@@ -217,9 +176,7 @@ impl Inbox {
     pub async fn take(&mut self) -> Checked<Delivery> {
         match arrives("a delivery", self.consumer.next()).await? {
             Some(delivery) => Ok(delivery?),
-            None => Err(Failure(
-                "expected a delivery, got the consumer's end".into(),
-            )),
+            None => Err(Failure("expected a delivery, got the consumer's end".into())),
         }
     }
 
@@ -231,19 +188,13 @@ impl Inbox {
     pub async fn ends(&mut self) -> Checked {
         match arrives("the consumer's end", self.consumer.next()).await? {
             None => Ok(()),
-            Some(other) => Err(Failure(format!(
-                "expected the consumer's end, got {other:?}"
-            ))),
+            Some(other) => Err(Failure(format!("expected the consumer's end, got {other:?}"))),
         }
     }
 }
 
 pub async fn ack(delivery: &Delivery) -> Checked {
-    equal(
-        "ack was sent",
-        true,
-        delivery.ack(BasicAckOptions::default()).await?,
-    )
+    equal("ack was sent", true, delivery.ack(BasicAckOptions::default()).await?)
 }
 
 pub async fn prefetch(channel: &Channel, count: u16) -> Checked {
@@ -258,15 +209,7 @@ pub async fn publish(
     properties: BasicProperties,
 ) -> Checked {
     let options = BasicPublishOptions::default();
-    channel
-        .basic_publish(
-            exchange.into(),
-            routing_key.into(),
-            options,
-            body,
-            properties,
-        )
-        .await?;
+    channel.basic_publish(exchange.into(), routing_key.into(), options, body, properties).await?;
     Ok(())
 }
 
@@ -278,24 +221,11 @@ pub async fn publish_confirmed(
     properties: BasicProperties,
 ) -> Checked {
     let channel = connection.create_channel().await?;
-    channel
-        .confirm_select(ConfirmSelectOptions::default())
-        .await?;
-    let options = BasicPublishOptions {
-        mandatory: true,
-        ..Default::default()
-    };
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
     for body in bodies {
-        let confirm = channel
-            .basic_publish(
-                "".into(),
-                queue.into(),
-                options,
-                body.as_bytes(),
-                properties.clone(),
-            )
-            .await?
-            .await?;
+        let confirm =
+            channel.basic_publish("".into(), queue.into(), options, body.as_bytes(), properties.clone()).await?.await?;
         equal("confirm", Confirmation::Ack(None), confirm)?;
     }
     Ok(channel.close(200, "OK".into()).await?)
@@ -303,9 +233,7 @@ pub async fn publish_confirmed(
 
 pub async fn ready_count(connection: &Connection, queue: &str) -> Checked<u32> {
     let channel = connection.create_channel().await?;
-    let declared = channel
-        .queue_declare(queue.into(), passive(), FieldTable::default())
-        .await?;
+    let declared = look(&channel, queue).await?;
     channel.close(200, "OK".into()).await?;
     Ok(declared.message_count())
 }
@@ -315,11 +243,9 @@ pub fn refused<T>(code: u16, reason: &str, outcome: Result<T, lapin::Error>) -> 
     match outcome {
         Ok(_) => Err(Failure(format!("expected {code} {reason}, got no error"))),
         Err(error) => match error.kind() {
-            ErrorKind::ProtocolError(amqp) => equal(
-                "refusal",
-                (code, reason),
-                (amqp.get_id(), amqp.get_message().as_str()),
-            ),
+            ErrorKind::ProtocolError(amqp) => {
+                equal("refusal", (code, reason), (amqp.get_id(), amqp.get_message().as_str()))
+            }
             _ => Err(Failure(format!("expected {code} {reason}, got {error}"))),
         },
     }
@@ -333,15 +259,11 @@ pub async fn refused_silently(
     step: impl AsyncFnOnce(&Channel) -> Result<(), lapin::Error>,
 ) -> Checked {
     let channel = connection.create_channel().await?;
-    let queue = channel
-        .queue_declare("".into(), exclusive(), FieldTable::default())
-        .await?;
-    let mut inbox = Inbox::auto_ack(&channel, queue.name().as_str()).await?;
+    let queue = declare_exclusive(&channel).await?;
+    let mut inbox = Inbox::auto_ack(&channel, &queue).await?;
     step(&channel).await?;
     match arrives("a channel error", inbox.consumer.next()).await? {
         Some(outcome) => refused(code, reason, outcome),
-        None => Err(Failure(format!(
-            "expected {code} {reason}, got the consumer's end"
-        ))),
+        None => Err(Failure(format!("expected {code} {reason}, got the consumer's end"))),
     }
 }

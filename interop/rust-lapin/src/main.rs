@@ -9,17 +9,8 @@ use std::process::ExitCode;
 
 use harness::{Checked, Names, in_time};
 
-const PATTERNS: [&str; 9] = [
-    "work-queue",
-    "publish-subscribe",
-    "routing",
-    "topics",
-    "rpc",
-    "confirms",
-    "errors",
-    "messages",
-    "queues",
-];
+const PATTERNS: [&str; 9] =
+    ["work-queue", "publish-subscribe", "routing", "topics", "rpc", "confirms", "errors", "messages", "queues"];
 
 async fn run(pattern: &str, names: &Names) -> Checked {
     match pattern {

@@ -142,8 +142,7 @@ final class Patterns {
             List<String> queues = new ArrayList<>();
             List<Inbox> inboxes = new ArrayList<>();
             for (Route route : routes) {
-                String queue = names.queue(route.role);
-                channel.queueDeclare(queue, false, true, false, null);
+                String queue = channel.queueDeclare().getQueue();
                 for (String key : route.bindingKeys) {
                     channel.queueBind(queue, exchange, key);
                 }
