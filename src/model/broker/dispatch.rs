@@ -203,7 +203,8 @@ impl Broker {
         }
         let connection = &mut self.connections[key];
         connection.sent |= out.len() > before;
-        let more = connection.has_output();
+        // Parked consumers go on when this output is written, with the next poll.
+        let more = connection.has_output() || !connection.parked.is_empty();
         let (state, pending_bytes) = (connection.state, connection.pending_bytes());
         if connection.woken {
             // By the dispatch above; the poller goes on by `more`.
