@@ -97,6 +97,9 @@ impl Bindings {
         self.ordinals.remove(&binding);
         self.by_source.remove(&(binding.source, ordinal));
         self.by_destination.remove(&(binding.destination, ordinal));
+        if self.ordinals.is_empty() {
+            self.ordinals.shrink_to_fit();
+        }
         Some(binding)
     }
 

@@ -8,12 +8,14 @@
 //!
 //! No message is compared with every binding. A binding for `all` is one rule with all its terms, filed under
 //! one of them, the rarest at the time; a binding for `any` is one rule for each of its terms. A message looks
-//! up each of its headers, and only what it finds is compared in full.
+//! up those of its headers whose names are in use, and only the rules that it finds are compared in full.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use bytes::BytesMut;
-use leveret_protocol::{FieldValue, RawValue, ShortName, put_value};
+use leveret_protocol::{FieldValue, RawValue, put_value};
 use smallvec::SmallVec;
 
 use super::hash_index::PrehashedMap;
@@ -24,14 +26,22 @@ use crate::model::ids::Destination;
 pub(super) struct Headers {
     /// Bindings for `all` without any argument that counts: they match every message.
     unconditional: Destinations,
-    /// By the hash of a name and value that a message must have.
-    by_value: PrehashedMap<Rules>,
-    /// By the hash of a name that a message must have, with whatever value.
-    by_name: PrehashedMap<Rules>,
-    hash_key: RandomState,
+    /// Every name in the terms of the rules.
+    names: HashMap<Arc<[u8]>, Named>,
+    value_hash_key: RandomState,
 }
 
-/// Rules that are filed under the same hash. Never empty.
+/// What goes by the name of a header.
+#[derive(Debug, Default)]
+struct Named {
+    /// How many terms have the name, filed here or not.
+    term_count: usize,
+    /// The rules filed under the name with any value, and under the hash of a value. The latter are not empty.
+    any_value: Rules,
+    by_value: PrehashedMap<Rules>,
+}
+
+/// Rules filed in one place.
 type Rules = SmallVec<[Rule; 1]>;
 
 /// A message that fulfils each of the terms goes to the destination.
@@ -45,10 +55,10 @@ struct Rule {
 /// What a rule wants of one header.
 #[derive(Debug)]
 struct Term {
-    name: ShortName,
-    name_hash: u64,
-    /// With its hash together with the name. `None`: any value will do.
-    value: Option<(EncodedValue, u64)>,
+    /// Shared with the key of `names`.
+    name: Arc<[u8]>,
+    /// `None`: any value will do.
+    value: Option<EncodedValue>,
 }
 
 /// How the arguments of a binding count.
@@ -104,53 +114,63 @@ impl Headers {
     fn terms_of(&self, binding: &Binding) -> (Match, Vec<Term>) {
         let how = Match::of(binding).unwrap_or(Match { any: false, with_x: false });
         let counting = binding.arguments().iter().filter(|(name, _)| how.counts(name));
-        let terms = counting.map(|(name, value)| {
-            let name_hash = self.hash_key.hash_one(&**name);
-            let value = (*value != FieldValue::Void).then(|| {
-                let value = EncodedValue::new(value);
-                let hash = self.hash_key.hash_one((name_hash, value.comparable()));
-                (value, hash)
-            });
-            Term { name: name.clone(), name_hash, value }
+        let terms = counting.map(|(name, value)| Term {
+            name: match self.names.get_key_value(&**name) {
+                Some((shared, _)) => shared.clone(),
+                None => Arc::from(&**name),
+            },
+            value: (*value != FieldValue::Void).then(|| EncodedValue::new(value)),
         });
         (how, terms.collect())
     }
 
-    /// The rules filed where this term sends them.
-    fn filed(&self, term: &Term) -> Option<&Rules> {
-        match &term.value {
-            Some((_, hash)) => self.by_value.get(hash),
-            None => self.by_name.get(&term.name_hash),
+    /// How many rules are filed where this term would send one.
+    fn filed_count(&self, term: &Term) -> usize {
+        self.names.get(&term.name).map_or(0, |named| match &term.value {
+            None => named.any_value.len(),
+            Some(value) => named.by_value.get(&self.hash(value.comparable())).map_or(0, SmallVec::len),
+        })
+    }
+
+    /// Adds a rule, filed under the term at this position.
+    fn file(&mut self, position: usize, rule: Rule) {
+        for term in &rule.terms {
+            self.names.entry(term.name.clone()).or_default().term_count += 1;
+        }
+        let term = &rule.terms[position];
+        let hash = term.value.as_ref().map(|value| self.hash(value.comparable()));
+        let named = self.names.get_mut(&term.name).expect("the names of a rule have been added");
+        match hash {
+            None => named.any_value.push(rule),
+            Some(hash) => named.by_value.entry(hash).or_default().push(rule),
         }
     }
 
-    fn file(&mut self, term: usize, rule: Rule) {
-        let term = &rule.terms[term];
-        let rules = match &term.value {
-            Some((_, hash)) => self.by_value.entry(*hash),
-            None => self.by_name.entry(term.name_hash),
-        };
-        rules.or_default().push(rule);
-    }
-
-    /// Takes out a rule of this binding from where this term sends it, if it is there.
+    /// Takes out a rule of this binding from where this term sends it, if it is there; and the term.
     fn unfile(&mut self, term: &Term, ordinal: u64) {
-        let (map, hash) = match &term.value {
-            Some((_, hash)) => (&mut self.by_value, *hash),
-            None => (&mut self.by_name, term.name_hash),
+        let hash = term.value.as_ref().map(|value| self.hash(value.comparable()));
+        let named = self.names.get_mut(&term.name).expect("the names of a binding that was bound are there");
+        let rules = match hash {
+            None => Some(&mut named.any_value),
+            Some(hash) => named.by_value.get_mut(&hash),
         };
-        let Some(rules) = map.get_mut(&hash) else {
-            return;
-        };
-        if let Some(position) = rules.iter().position(|rule| rule.ordinal == ordinal) {
+        if let Some(rules) = rules
+            && let Some(position) = rules.iter().position(|rule| rule.ordinal == ordinal)
+        {
             rules.swap_remove(position);
-        }
-        if rules.is_empty() {
-            map.remove(&hash);
-            if map.is_empty() {
-                map.shrink_to_fit();
+            if let (true, Some(hash)) = (rules.is_empty(), hash) {
+                named.by_value.remove(&hash);
             }
         }
+        named.term_count -= 1;
+        if named.term_count == 0 {
+            self.names.remove(&term.name);
+        }
+    }
+
+    #[inline]
+    fn hash(&self, value: Comparable<'_>) -> u64 {
+        self.value_hash_key.hash_one(value)
     }
 }
 
@@ -163,8 +183,7 @@ impl Matching for Headers {
                 self.file(0, Rule { ordinal, destination, terms: [term].into() });
             }
         } else {
-            let rules_filed = |term: &Term| self.filed(term).map_or(0, SmallVec::len);
-            match (0..terms.len()).min_by_key(|position| rules_filed(&terms[*position])) {
+            match (0..terms.len()).min_by_key(|position| self.filed_count(&terms[*position])) {
                 Some(rarest) => self.file(rarest, Rule { ordinal, destination, terms: terms.into() }),
                 None => self.unconditional.push(destination),
             }
@@ -185,14 +204,16 @@ impl Matching for Headers {
         for destination in &self.unconditional {
             matched.add(*destination);
         }
-        if self.by_value.is_empty() && self.by_name.is_empty() {
+        if self.names.is_empty() {
             return;
         }
-        let headers = MessageHeaders::of(message, &self.hash_key);
-        for (name_hash, value) in headers.effective() {
-            let hash = self.hash_key.hash_one((name_hash, value));
-            let found = [self.by_value.get(&hash), self.by_name.get(&name_hash)];
-            for rule in found.into_iter().flatten().flatten() {
+        let headers = HeadersInUse::of(message, &self.names);
+        for header in &headers.0 {
+            let by_value = match header.named.by_value.is_empty() {
+                true => None,
+                false => header.named.by_value.get(&self.hash(header.value)),
+            };
+            for rule in header.named.any_value.iter().chain(by_value.into_iter().flatten()) {
                 if headers.fulfil(&rule.terms) {
                     matched.add(rule.destination);
                 }
@@ -275,53 +296,41 @@ impl<'a> Comparable<'a> {
     }
 }
 
-/// The headers of one message.
-struct MessageHeaders<'a> {
-    /// In the order of the message.
-    fields: SmallVec<[Header<'a>; 16]>,
-    /// The hash of the name and the position of each, sorted: a peer may send thousands.
-    sorted: SmallVec<[(u64, u32); 16]>,
-}
+/// The headers of one message whose names are in use, by name. A name is there once.
+struct HeadersInUse<'a>(SmallVec<[Header<'a>; 8]>);
 
 struct Header<'a> {
     name: &'a [u8],
-    name_hash: u64,
     value: Comparable<'a>,
+    named: &'a Named,
 }
 
-impl<'a> MessageHeaders<'a> {
-    fn of(message: &RouteInput<'a>, hash_key: &RandomState) -> Self {
-        let mut headers = Self { fields: SmallVec::new(), sorted: SmallVec::new() };
+impl<'a> HeadersInUse<'a> {
+    fn of(message: &RouteInput<'a>, names: &'a HashMap<Arc<[u8]>, Named>) -> Self {
+        let mut headers = SmallVec::<[Header<'_>; 8]>::new();
         let table = message.properties.headers();
         for (name, value) in table.into_iter().flatten().map_while(Result::ok) {
-            let name_hash = hash_key.hash_one(name);
-            headers.sorted.push((name_hash, headers.fields.len() as u32));
-            headers.fields.push(Header { name, name_hash, value: Comparable::of(value) });
+            if let Some(named) = names.get(name) {
+                headers.push(Header { name, value: Comparable::of(value), named });
+            }
         }
-        headers.sorted.sort_unstable();
-        headers
-    }
-
-    /// The position of a header; of several with that name, of the last.
-    fn find(&self, name: &[u8], name_hash: u64) -> Option<usize> {
-        let end = self.sorted.partition_point(|(hash, _)| *hash <= name_hash);
-        let same_hash = self.sorted[..end].iter().rev().take_while(|(hash, _)| *hash == name_hash);
-        same_hash.map(|(_, position)| *position as usize).find(|at| self.fields[*at].name == name)
-    }
-
-    /// Hash of the name and value of each header, without those that a later one of the same name replaces.
-    fn effective(&self) -> impl Iterator<Item = (u64, Comparable<'a>)> {
-        let fields = self.fields.iter().enumerate();
-        fields
-            .filter(|(at, header)| self.find(header.name, header.name_hash) == Some(*at))
-            .map(|(_, header)| (header.name_hash, header.value))
+        // Sorted, for a peer may send thousands. Of several with a name the last counts: the sort is stable,
+        // and `dedup_by` gives the later one first.
+        headers.sort_by(|one, other| one.name.cmp(other.name));
+        headers.dedup_by(|later, earlier| {
+            let same = later.name == earlier.name;
+            if same {
+                std::mem::swap(later, earlier);
+            }
+            same
+        });
+        Self(headers)
     }
 
     fn fulfil(&self, terms: &[Term]) -> bool {
-        terms.iter().all(|term| match (self.find(&term.name, term.name_hash), &term.value) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(at), Some((value, _))) => self.fields[at].value == value.comparable(),
+        terms.iter().all(|term| {
+            let found = self.0.binary_search_by(|header| header.name.cmp(&term.name));
+            found.is_ok_and(|at| term.value.as_ref().is_none_or(|value| value.comparable() == self.0[at].value))
         })
     }
 }
@@ -329,7 +338,7 @@ impl<'a> MessageHeaders<'a> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use leveret_protocol::FieldTable;
+    use leveret_protocol::{FieldTable, ShortName};
     use proptest::prelude::*;
 
     use super::super::ExchangeKind;
@@ -504,11 +513,10 @@ mod tests {
         for (ordinal, binding) in bindings.iter().enumerate() {
             headers.unbind(ordinal as u64, binding);
         }
-        assert!(headers.by_value.is_empty() && headers.by_name.is_empty());
-        assert!(headers.unconditional.is_empty());
+        assert!(headers.names.is_empty() && headers.unconditional.is_empty());
     }
 
-    /// Ten thousand bindings that share a term are told apart by their other one.
+    /// A thousand bindings that share a term are told apart by their other one.
     #[test]
     fn all_is_filed_under_its_rarest_term() {
         let mut net = Net::new(ExchangeKind::Headers);
@@ -517,7 +525,8 @@ mod tests {
             let arguments = table([("a-type", text("order")), ("id", I32(id))]);
             headers.bind(id as u64, &net.binding("x", "q", "", arguments));
         }
-        assert!(headers.by_value.values().all(|rules| rules.len() == 1));
+        assert_eq!(headers.names[&b"id"[..]].by_value.len(), 999);
+        assert!(headers.names.values().flat_map(|named| named.by_value.values()).all(|rules| rules.len() == 1));
     }
 
     fn value() -> impl Strategy<Value = FieldValue> {

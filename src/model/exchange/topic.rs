@@ -8,6 +8,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use smallvec::SmallVec;
+
 use super::hash_index::HashIndex;
 use super::{Binding, Destinations, Matched, Matching, RouteInput, take_out};
 
@@ -36,8 +38,8 @@ pub(super) struct Topic {
 #[derive(Debug, Default)]
 struct Node {
     parent: NodeId,
-    /// The word that leads here from the parent, wildcards included.
-    word: Box<[u8]>,
+    /// The word that leads here from the parent, wildcards included. Short ones lie here: a look-up compares them.
+    word: SmallVec<[u8; 16]>,
     /// The children by `*` and `#`; none if it is the root.
     star: NodeId,
     hash: NodeId,

@@ -104,7 +104,9 @@ impl Topology {
 
     /// Sets the alternate exchange in effect, as a policy may. No change if there is no such exchange.
     pub fn set_alternate(&mut self, key: ExchangeKey, alternate: Option<Name>) {
-        if let Some(node) = self.exchanges.get_mut(key) {
+        if let Some(node) = self.exchanges.get_mut(key)
+            && node.exchange.alternate != alternate
+        {
             node.exchange.alternate = alternate;
             self.touch();
         }
@@ -162,8 +164,8 @@ impl Topology {
         let from = self.bindings.of_source(exchange);
         let to = self.bindings.of_destination(Destination::Exchange(exchange));
         let mut ordinals: Vec<u64> = from.chain(to).map(|(ordinal, _)| ordinal).collect();
+        // One that binds the exchange to itself is there twice; the second time, nothing is found.
         ordinals.sort_unstable();
-        ordinals.dedup(); // an exchange may be bound to itself
         self.remove(ordinals, Some(exchange))
     }
 
@@ -567,6 +569,8 @@ mod tests {
         let key = net.exchange("y", Direct);
         assert!(changed(&net));
         net.topology.set_alternate(key, None);
+        assert!(!changed(&net), "a policy sets what is set already, and often");
+        net.topology.set_alternate(key, Some("x".into()));
         assert!(changed(&net));
         net.topology.remove_exchange(key);
         assert!(changed(&net));
