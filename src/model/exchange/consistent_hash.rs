@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use leveret_protocol::{FieldTable, FieldValue};
 
-use super::headers::Comparable;
+use super::header_value::Comparable;
 use super::{Binding, Matched, Matching, RouteInput, erlang, mix};
 use crate::model::ids::Destination;
 

@@ -1,10 +1,8 @@
 //! `headers`: the arguments of a binding are compared with the headers of a message; keys are ignored.
 //!
 //! `x-match` says how: `all` (the default) or `any` of the arguments, where those whose name starts with `x-`
-//! do not count; with `all-with-x` and `any-with-x` they do. Values are compared as RabbitMQ decodes them:
-//! integers of all widths by their value, floats too, long strings and byte arrays by their bytes; everything
-//! else only with its own type, and what is nested with all types equal. We differ in timestamps: RabbitMQ 4
-//! turns those of messages into milliseconds before it compares, so that they never match.
+//! do not count; with `all-with-x` and `any-with-x` they do. An argument of type void wants the header with
+//! whatever value; how others compare is said in `header_value.rs`.
 //!
 //! No message is compared with every binding. A binding for `all` is one rule with all its terms, filed under
 //! one of them, the rarest at the time; a binding for `any` is one rule for each of its terms. A message looks
@@ -14,12 +12,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use leveret_protocol::{FieldValue, RawValue, put_value};
+use leveret_protocol::FieldValue;
 use smallvec::SmallVec;
 
 use super::hash_index::PrehashedMap;
-use super::{Binding, Destinations, Matched, Matching, RouteInput, consistent_hash, erlang, take_out};
+use super::header_value::{Comparable, EncodedValue};
+use super::{Binding, Destinations, Matched, Matching, RouteInput, erlang, take_out};
 use crate::model::ids::Destination;
 
 #[derive(Debug, Default)]
@@ -223,76 +221,6 @@ impl Matching for Headers {
 
     fn by_keys_only(&self) -> bool {
         false
-    }
-}
-
-/// A value as on the wire.
-#[derive(Debug)]
-struct EncodedValue {
-    tag: u8,
-    bytes: Box<[u8]>,
-}
-
-impl EncodedValue {
-    fn new(value: &FieldValue) -> Self {
-        let mut out = BytesMut::new();
-        put_value(&mut out, value);
-        // A tag, then for these types a length, which a `RawValue` leaves out.
-        let start = if matches!(value.tag(), b'S' | b'x' | b'F' | b'A') { 5 } else { 1 };
-        Self { tag: value.tag(), bytes: out[start..].into() }
-    }
-
-    fn comparable(&self) -> Comparable<'_> {
-        Comparable::of(RawValue { tag: self.tag, bytes: &self.bytes })
-    }
-}
-
-/// A value in the form in which headers are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Hash)]
-pub(super) enum Comparable<'a> {
-    Bool(bool),
-    Integer(i64),
-    /// The bits: Erlang tells 0.0 and -0.0 apart, and has no NaN.
-    Float(u64),
-    /// A long string or a byte array.
-    Text(&'a [u8]),
-    /// Of another type, or of a length that does not fit its type. The codec has seen to it that equal
-    /// nested values have equal bytes.
-    Other(u8, &'a [u8]),
-}
-
-impl<'a> Comparable<'a> {
-    #[inline]
-    pub(super) fn of(value: RawValue<'a>) -> Self {
-        match (value.tag, value.bytes) {
-            (b't', [byte]) => Self::Bool(*byte != 0),
-            (b'b', [byte]) => Self::Integer(i64::from(*byte as i8)),
-            (b'B', [byte]) => Self::Integer(i64::from(*byte)),
-            (b's', &[a, b]) => Self::Integer(i64::from(i16::from_be_bytes([a, b]))),
-            (b'u', &[a, b]) => Self::Integer(i64::from(u16::from_be_bytes([a, b]))),
-            (b'I', &[a, b, c, d]) => Self::Integer(i64::from(i32::from_be_bytes([a, b, c, d]))),
-            (b'i', &[a, b, c, d]) => Self::Integer(i64::from(u32::from_be_bytes([a, b, c, d]))),
-            (b'l' | b'L', bytes) if bytes.len() == 8 => {
-                Self::Integer(bytes.iter().fold(0, |value, byte| value << 8 | i64::from(*byte)))
-            }
-            (b'f', &[a, b, c, d]) => Self::Float(f64::from(f32::from_be_bytes([a, b, c, d])).to_bits()),
-            (b'd', bytes) if bytes.len() == 8 => {
-                Self::Float(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-            }
-            (b'S' | b'x', bytes) => Self::Text(bytes),
-            (tag, bytes) => Self::Other(tag, bytes),
-        }
-    }
-
-    /// A hash that is the same in every run and version, for the hash exchanges.
-    pub(super) fn stable_hash(self) -> u64 {
-        let hash_number = |number: u64| consistent_hash::hash_bytes(&number.to_be_bytes());
-        match self {
-            Self::Bool(value) => hash_number(u64::from(value)),
-            Self::Integer(value) => hash_number(value.cast_unsigned()),
-            Self::Float(bits) => hash_number(bits),
-            Self::Text(bytes) | Self::Other(_, bytes) => consistent_hash::hash_bytes(bytes),
-        }
     }
 }
 

@@ -16,6 +16,7 @@ mod direct;
 mod erlang;
 mod fanout;
 mod hash_index;
+mod header_value;
 mod headers;
 mod modulus_hash;
 mod random;
