@@ -172,6 +172,17 @@ impl Broker {
         self.queues_by_name.get(name).map(|key| &self.queues[*key])
     }
 
+    /// The key of the queue of this name: another one for each queue that ever had the name.
+    pub fn queue_key(&self, name: &str) -> Option<QueueKey> {
+        self.queues_by_name.get(name).copied()
+    }
+
+    /// Is this channel open, as the broker sees it? The client may not have read of its end yet.
+    pub fn is_channel_open(&self, connection: ConnectionKey, number: u16) -> bool {
+        let slot = self.connections.get(connection).and_then(|connection| connection.channels.get(&number));
+        matches!(slot, Some(ChannelSlot::Open(_)))
+    }
+
     /// Every queue, in no particular order.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> {
         self.queues.values()

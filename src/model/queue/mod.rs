@@ -132,6 +132,11 @@ impl Queue {
         self.ready_bytes
     }
 
+    /// The sequences of the ready messages, in the order in which they go out. Walks over all of them.
+    pub fn ready_sequences(&self) -> Vec<u64> {
+        self.ready.sequences(&self.messages)
+    }
+
     /// Bytes of memory held by messages.
     pub fn memory(&self) -> usize {
         self.messages.memory()

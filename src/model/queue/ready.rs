@@ -73,6 +73,21 @@ impl Ready {
         }
     }
 
+    /// Every ready sequence, in the order in which they go out. For looking at a queue, not for serving it.
+    pub fn sequences(&self, messages: &Segments) -> Vec<u64> {
+        let from = |cursor: u64| {
+            std::iter::successors(messages.next_live(cursor), |seq| messages.next_live(seq + 1))
+        };
+        match self {
+            Self::Fifo { cursor, returned } => returned.iter().copied().chain(from(*cursor)).collect(),
+            Self::ReturnedFirst { cursor, returned } => returned.iter().copied().chain(from(*cursor)).collect(),
+            Self::Lanes(lanes) => {
+                let lanes = lanes.iter().rev();
+                lanes.flat_map(|lane| lane.returned.iter().chain(&lane.fresh)).copied().collect()
+            }
+        }
+    }
+
     /// Takes a head out.
     #[inline]
     pub fn take(&mut self, seq: u64, priority: u8) {
