@@ -4,6 +4,7 @@
 use leveret_protocol::{FieldTable, FieldValue};
 
 use super::error::{AmqpError, Resource};
+use super::profile::Profile;
 use super::record::Name;
 
 /// 10 years: the longest TTL and expiry.
@@ -73,6 +74,52 @@ pub struct QueueSettings {
     pub consumer_timeout_ms: Option<u64>,
     /// Quorum only; negative: none.
     pub delivery_limit: Option<i64>,
+    /// Quorum only: a dead letter that no queue takes stays and is tried again.
+    pub dead_letter_at_least_once: bool,
+    /// Quorum only, from 4.3 on.
+    pub delayed_retry: DelayedRetry,
+    /// Stream only.
+    pub max_age_ms: Option<u64>,
+    /// Stream only.
+    pub segment_size_bytes: Option<u64>,
+}
+
+/// Which returned messages of a quorum queue wait before they are delivered again (§12.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryType {
+    #[default]
+    Disabled,
+    All,
+    /// Returns that count towards the delivery limit.
+    Failed,
+    /// Returns that do not.
+    Returned,
+}
+
+/// `x-delayed-retry-*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DelayedRetry {
+    pub kind: RetryType,
+    pub min_ms: u64,
+    /// `min_ms` if it is not set.
+    pub max_ms: Option<u64>,
+}
+
+impl DelayedRetry {
+    /// How long a message waits that was returned and has failed so often; `None`: not at all.
+    pub fn delay_ms(&self, failed: bool, delivery_count: u32) -> Option<u64> {
+        let applies = match self.kind {
+            RetryType::Disabled => false,
+            RetryType::All => true,
+            RetryType::Failed => failed,
+            RetryType::Returned => !failed,
+        };
+        if !applies || self.min_ms == 0 {
+            return None;
+        }
+        let wanted = self.min_ms.saturating_mul(u64::from(delivery_count.max(1)));
+        Some(wanted.min(self.max_ms.unwrap_or(self.min_ms)))
+    }
 }
 
 /// Which types know an argument.
@@ -131,7 +178,20 @@ const KNOWN: &[Known] = &[
 ];
 
 impl Known {
-    fn serves(&self, queue_type: QueueType) -> bool {
+    /// Does this version know the argument at all?
+    fn exists(&self, profile: Profile) -> bool {
+        match self.name {
+            "x-delayed-retry-type" | "x-delayed-retry-min" | "x-delayed-retry-max" | "x-consumer-disconnected-timeout" => {
+                profile.has_delayed_retry()
+            }
+            _ => true,
+        }
+    }
+
+    fn serves(&self, queue_type: QueueType, profile: Profile) -> bool {
+        if self.name == "x-consumer-timeout" && !profile.ack_timeout_closes_channel() {
+            return queue_type == QueueType::Quorum;
+        }
         match queue_type {
             QueueType::Classic => self.classic,
             QueueType::Quorum => self.quorum,
@@ -161,10 +221,12 @@ pub fn queue_type(arguments: &FieldTable, queue: &Resource) -> Result<QueueType,
 pub fn queue_settings(
     arguments: &FieldTable,
     queue_type: QueueType,
+    profile: Profile,
     queue: &Resource,
 ) -> Result<QueueSettings, AmqpError> {
-    for known in KNOWN {
-        if arguments.get(known.name).is_some() && !known.serves(queue_type) {
+    let table = || KNOWN.iter().filter(|known| known.exists(profile));
+    for known in table() {
+        if arguments.get(known.name).is_some() && !known.serves(queue_type, profile) {
             return Err(AmqpError::ArgumentOfOtherType {
                 argument: known.name.to_owned(),
                 resource: queue.clone(),
@@ -172,20 +234,21 @@ pub fn queue_settings(
             });
         }
     }
-    for known in KNOWN {
+    for known in table() {
         if let Some(value) = arguments.get(known.name) {
             (known.check)(value, arguments).map_err(|reason| invalid(known.name, queue, reason))?;
         }
     }
     let number = |name: &str| arguments.get(name).and_then(FieldValue::as_integer);
     let unsigned = |name: &str| number(name).and_then(|n| u64::try_from(n).ok());
-    let name = |name: &str| arguments.get(name).and_then(FieldValue::as_str).map(Name::from);
+    let word = |name: &str| arguments.get(name).and_then(FieldValue::as_str);
+    let name = |name: &str| word(name).map(Name::from);
     Ok(QueueSettings {
         message_ttl_ms: unsigned("x-message-ttl"),
         expires_ms: unsigned("x-expires"),
         max_length: unsigned("x-max-length"),
         max_length_bytes: unsigned("x-max-length-bytes"),
-        overflow: match arguments.get("x-overflow").and_then(FieldValue::as_str) {
+        overflow: match word("x-overflow") {
             Some("reject-publish") => Overflow::RejectPublish,
             // Quorum queues accept the word and drop the head.
             Some("reject-publish-dlx") if queue_type == QueueType::Classic => Overflow::RejectPublishDlx,
@@ -197,6 +260,20 @@ pub fn queue_settings(
         single_active_consumer: matches!(arguments.get("x-single-active-consumer"), Some(FieldValue::Bool(true))),
         consumer_timeout_ms: unsigned("x-consumer-timeout"),
         delivery_limit: number("x-delivery-limit").map(|n| n as i64),
+        dead_letter_at_least_once: word("x-dead-letter-strategy") == Some("at-least-once")
+            && word("x-overflow") == Some("reject-publish"),
+        delayed_retry: DelayedRetry {
+            kind: match word("x-delayed-retry-type").filter(|_| profile.has_delayed_retry()) {
+                Some("all") => RetryType::All,
+                Some("failed") => RetryType::Failed,
+                Some("returned") => RetryType::Returned,
+                _ => RetryType::Disabled,
+            },
+            min_ms: unsigned("x-delayed-retry-min").unwrap_or(0),
+            max_ms: unsigned("x-delayed-retry-max"),
+        },
+        max_age_ms: word("x-max-age").and_then(duration_ms),
+        segment_size_bytes: unsigned("x-stream-max-segment-size-bytes"),
     })
 }
 
@@ -338,6 +415,7 @@ pub fn duration_ms(text: &str) -> Option<u64> {
 /// 406 `inequivalent arg`, naming the first argument that differs.
 pub fn check_equivalent(
     queue_type: QueueType,
+    profile: Profile,
     new: &FieldTable,
     current: &FieldTable,
     queue: &Resource,
@@ -348,6 +426,10 @@ pub fn check_equivalent(
     };
     let (new_type, current_type) = (type_of(new), type_of(current));
     if new_type != current_type {
+        if profile.renders_missing_type_as_none() {
+            let argument = "x-queue-type";
+            return check_argument_equivalent(argument, new.get(argument), current.get(argument), queue);
+        }
         return Err(AmqpError::InequivalentArgument {
             argument: "x-queue-type".to_owned(),
             resource: queue.clone(),
@@ -356,7 +438,7 @@ pub fn check_equivalent(
         });
     }
     for known in KNOWN {
-        if known.name == "x-queue-type" || !known.serves(queue_type) {
+        if known.name == "x-queue-type" || !known.exists(profile) || !known.serves(queue_type, profile) {
             continue;
         }
         check_argument_equivalent(known.name, new.get(known.name), current.get(known.name), queue)?;
@@ -435,7 +517,7 @@ mod tests {
 
     fn refusal(arguments: &[(&str, FieldValue)]) -> String {
         let table = FieldTable::from_iter(arguments.iter().cloned());
-        let result = queue_type(&table, &queue()).and_then(|kind| queue_settings(&table, kind, &queue()));
+        let result = queue_type(&table, &queue()).and_then(|kind| queue_settings(&table, kind, Profile::V4_2, &queue()));
         result.unwrap_err().explanation()
     }
 
@@ -481,7 +563,7 @@ mod tests {
     fn s5_5_integer_tags_are_one_class_and_unknown_arguments_pass() {
         for value in [FieldValue::I8(7), FieldValue::I16(7), FieldValue::U32(7), FieldValue::I64(7)] {
             let table = FieldTable::from_iter([("x-message-ttl", value), ("x-ha-policy", text("all"))]);
-            let settings = queue_settings(&table, QueueType::Classic, &queue()).unwrap();
+            let settings = queue_settings(&table, QueueType::Classic, Profile::V4_2, &queue()).unwrap();
             assert_eq!(settings.message_ttl_ms, Some(7));
         }
     }
@@ -492,7 +574,7 @@ mod tests {
         let with = |name: &str, value: FieldValue| FieldTable::from_iter([(name, value)]);
         let none = FieldTable::default();
         let check = |new: &FieldTable, current: &FieldTable| {
-            check_equivalent(QueueType::Classic, new, current, &queue()).map_err(|error| error.explanation())
+            check_equivalent(QueueType::Classic, Profile::V4_2, new, current, &queue()).map_err(|error| error.explanation())
         };
         let a = with("x-expires", FieldValue::I32(5000));
         assert_eq!(check(&a, &with("x-expires", FieldValue::I64(5000))), Ok(()));

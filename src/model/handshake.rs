@@ -29,9 +29,6 @@ pub struct HandshakeLimits {
     pub max_message_size: u64,
 }
 
-/// Smallest frame_max that a client may ask for. RabbitMQ 4.1 wants 8192, older Node clients 4096 (§0.1).
-const FRAME_MAX_MIN: u32 = 4096;
-
 /// What the shell has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -210,9 +207,10 @@ impl Handshake {
     fn tune_ok(&mut self, tune_ok: &connection::TuneOk, out: &mut BytesMut) -> Option<Step> {
         let frame_limit = self.limits.frame_max;
         let channel_limit = self.limits.channel_max;
-        let problem = if tune_ok.frame_max != 0 && tune_ok.frame_max < FRAME_MAX_MIN {
+        let frame_min = self.limits.profile.frame_max_min();
+        let problem = if tune_ok.frame_max != 0 && tune_ok.frame_max < frame_min {
             Some(format!(
-                "negotiated frame_max = {} is lower than the minimum allowed value ({FRAME_MAX_MIN})",
+                "negotiated frame_max = {} is lower than the minimum allowed value ({frame_min})",
                 tune_ok.frame_max
             ))
         } else if frame_limit != 0 && (tune_ok.frame_max == 0 || tune_ok.frame_max > frame_limit) {

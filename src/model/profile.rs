@@ -39,4 +39,100 @@ impl Profile {
             Self::V4_3 => "4.3.6",
         }
     }
+
+    /// Largest body in bytes unless configured.
+    pub fn max_message_size(self) -> u64 {
+        if self == Self::V3_13 { 128 << 20 } else { 16 << 20 }
+    }
+
+    /// Smallest frame_max that a client may choose (§3.4).
+    pub fn frame_max_min(self) -> u32 {
+        if self >= Self::V4_1 { 8192 } else { 4096 }
+    }
+
+    /// A transient queue that is not exclusive is refused (541).
+    pub fn denies_transient_queues(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// `basic.qos` with `global` sets a limit for the whole channel; later versions read it as not global.
+    pub fn has_channel_prefetch(self) -> bool {
+        self < Self::V4_3
+    }
+
+    /// Deliveries of every queue type time out, by closing the channel; later only quorum queues' do,
+    /// by cancelling the consumer (§9.5).
+    pub fn ack_timeout_closes_channel(self) -> bool {
+        self < Self::V4_3
+    }
+
+    /// How often a quorum queue delivers a message again before it gives up, unless set.
+    pub fn default_delivery_limit(self) -> Option<u64> {
+        if self == Self::V3_13 { None } else { Some(20) }
+    }
+
+    /// Every return counts towards a quorum queue's delivery limit; later only failures do: reject, and
+    /// the loss of a channel or connection (§12.1).
+    pub fn every_return_counts(self) -> bool {
+        self < Self::V4_3
+    }
+
+    /// Deliveries of a quorum queue carry `x-acquired-count`.
+    pub fn has_acquired_count(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// How quorum queues treat priorities.
+    pub fn quorum_priorities(self) -> QuorumPriorities {
+        match self {
+            Self::V3_13 => QuorumPriorities::None,
+            Self::V4_0 | Self::V4_1 | Self::V4_2 => QuorumPriorities::HighAndNormal,
+            Self::V4_3 => QuorumPriorities::Strict,
+        }
+    }
+
+    /// The arguments of delayed retry and of a consumer's own timeout are known.
+    pub fn has_delayed_retry(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// An `x-death` header that a publisher sends goes on counting.
+    pub fn trusts_published_deaths(self) -> bool {
+        self == Self::V3_13
+    }
+
+    /// A dead-lettered message that was delivered before says redelivered in its new queue.
+    pub fn dead_letters_keep_redelivered(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// A mandatory reply to a requester that is gone comes back as unroutable (§13.1).
+    pub fn returns_lost_replies(self) -> bool {
+        self <= Self::V4_1
+    }
+
+    /// A passive declare needs any one permission (§5.4); before, none.
+    pub fn passive_declare_needs_access(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// `x-queue-master-locator` is refused (541).
+    pub fn denies_master_locator(self) -> bool {
+        self >= Self::V4_3
+    }
+
+    /// A quorum queue redeclared without a type is told `received none` instead of `received 'classic'` (§5.3).
+    pub fn renders_missing_type_as_none(self) -> bool {
+        self == Self::V3_13
+    }
+}
+
+/// How quorum queues treat the priority of messages (§12.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuorumPriorities {
+    None,
+    /// Above 4 is high; two high ones go out for each other one.
+    HighAndNormal,
+    /// 32 levels; highest first.
+    Strict,
 }

@@ -18,6 +18,10 @@ pub enum Timer {
     QueueHead(QueueKey),
     /// The queue may have been unused for too long (`x-expires`).
     QueueExpires(QueueKey),
+    /// Returned messages of a quorum queue may be due for their retry (§12.1).
+    QueueDelayed(QueueKey),
+    /// Dead letters that no queue took are tried again.
+    RetryDeaths,
     /// The oldest unacked delivery of the channel may be too old (§9.5).
     AckTimeout(ChannelKey),
     /// Time to look whether a heartbeat must be sent (§3.7).

@@ -276,7 +276,7 @@ impl<'a> Boot<'a> {
             return Err(StartError::Message { queue, seq });
         };
         let broker = self.brokers.get_mut(vhost);
-        if !broker.is_some_and(|broker| broker.recover_message(*key, seq, record, body, delivered > 0)) {
+        if !broker.is_some_and(|broker| broker.recover_message(*key, seq, record, body, delivered)) {
             return Err(StartError::Message { queue, seq });
         }
         if delivered == 0 {

@@ -10,7 +10,6 @@ use crate::model::channel::{Consumer, Delivery, ReplyConsumer};
 use crate::model::connection::{Out, OutDelivery, OutKind};
 use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, ConsumerKey, QueueKey};
-use crate::model::profile::Profile;
 use crate::model::queue::message::flag;
 use crate::model::record::Name;
 use crate::model::timer::{Millis, Timer};
@@ -30,7 +29,7 @@ impl Broker {
             return Err(AmqpError::PrefetchSize(qos.prefetch_size));
         }
         let state = &mut self.channels[channel];
-        if qos.global && self.settings.profile < Profile::V4_3 {
+        if qos.global && self.settings.profile.has_channel_prefetch() {
             state.global_prefetch = qos.prefetch_count;
         } else {
             state.prefetch = qos.prefetch_count;

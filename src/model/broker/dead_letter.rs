@@ -9,9 +9,9 @@ use leveret_protocol::{FieldTable, FieldValue, RawProperties};
 use super::Broker;
 use super::publish::{Outcome, cc_keys, owned_properties};
 use crate::model::ids::QueueKey;
-use crate::model::queue::message::{BodyRef, NewMessage};
+use crate::model::queue::message::{BodyRef, NewMessage, flag};
 use crate::model::record::Name;
-use crate::model::timer::Millis;
+use crate::model::timer::{Millis, Timer};
 
 /// Why a message died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(super) enum Reason {
     Rejected,
     Expired,
     Maxlen,
+    DeliveryLimit,
 }
 
 impl Reason {
@@ -27,6 +28,7 @@ impl Reason {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
             Self::Maxlen => "maxlen",
+            Self::DeliveryLimit => "delivery_limit",
         }
     }
 }
@@ -43,15 +45,25 @@ pub(super) struct Death {
     properties: Bytes,
     body: Bytes,
     bcc: Vec<Vec<u8>>,
+    /// Its `x-death` header is this broker's own.
+    died_before: bool,
+    redelivered: bool,
+    /// Where it still is, if it may leave its queue only for another one (at-least-once).
+    held: Option<(QueueKey, u64)>,
 }
+
+/// How often a dead letter that no queue takes is tried again.
+const RETRY_MS: Millis = 3000;
 
 impl Broker {
     /// The message leaves its queue: noted for dead-lettering if the queue says so, and settled.
-    pub(super) fn die(&mut self, key: QueueKey, seq: u64, reason: Reason, _now: Millis) {
+    pub(super) fn die(&mut self, key: QueueKey, seq: u64, reason: Reason) {
         let Some(queue) = self.queues.get(key) else { return };
+        let mut held = None;
         if let Some(exchange) = &queue.settings.dead_letter_exchange
             && let Some((record, shared)) = queue.messages().get(seq)
         {
+            held = queue.settings.dead_letter_at_least_once.then_some((key, seq));
             self.deaths.push_back(Death {
                 reason,
                 queue: queue.name.clone(),
@@ -62,13 +74,18 @@ impl Broker {
                 properties: Bytes::copy_from_slice(record.properties),
                 body: shared.cloned().unwrap_or_else(|| Bytes::copy_from_slice(record.inline_body)),
                 bcc: record.bcc_keys(),
+                died_before: record.is(flag::DIED),
+                redelivered: record.is(flag::REDELIVERED) || reason == Reason::Rejected,
+                held,
             });
         }
-        self.settle(key, seq);
+        if held.is_none() {
+            self.settle(key, seq);
+        }
     }
 
     /// The message was refused before it entered.
-    pub(super) fn die_on_entry(&mut self, key: QueueKey, message: &NewMessage<'_>, reason: Reason, _now: Millis) {
+    pub(super) fn die_on_entry(&mut self, key: QueueKey, message: &NewMessage<'_>, reason: Reason) {
         let queue = &self.queues[key];
         let Some(exchange) = &queue.settings.dead_letter_exchange else { return };
         self.deaths.push_back(Death {
@@ -84,19 +101,39 @@ impl Broker {
                 BodyRef::Shared(bytes) => bytes.clone(),
             },
             bcc: message.bcc.to_vec(),
+            died_before: message.died,
+            redelivered: false,
+            held: None,
         });
     }
 
     /// Publishes what has died. Deaths that these publishes cause are handled too; the cycle rule ends it.
     pub(super) fn process_deaths(&mut self, now: Millis) {
         while let Some(death) = self.deaths.pop_front() {
-            self.publish_death(&death, now);
+            let routed = self.publish_death(&death, now);
+            let Some((queue, seq)) = death.held else { continue };
+            if routed {
+                self.settle(queue, seq);
+            } else if self.queues.contains_key(queue) {
+                if self.undelivered_deaths.is_empty() {
+                    self.timers.arm(now + RETRY_MS, Timer::RetryDeaths);
+                }
+                self.undelivered_deaths.push(death);
+            }
         }
     }
 
-    fn publish_death(&mut self, death: &Death, now: Millis) {
+    /// Tries again what no queue took.
+    pub(super) fn retry_deaths(&mut self, now: Millis) {
+        let deaths = std::mem::take(&mut self.undelivered_deaths);
+        self.deaths.extend(deaths);
+        self.process_deaths(now);
+    }
+
+    /// True if a queue took it.
+    fn publish_death(&mut self, death: &Death, now: Millis) -> bool {
         // A missing exchange drops the message silently (§11.3).
-        let Some(exchange) = self.topology.find(&death.dead_letter_exchange) else { return };
+        let Some(exchange) = self.topology.find(&death.dead_letter_exchange) else { return false };
         let mut properties = owned_properties(RawProperties::from_bytes(&death.properties));
         let mut keys: Vec<Vec<u8>> = Vec::new();
         match &death.dead_letter_routing_key {
@@ -109,7 +146,8 @@ impl Broker {
         }
         let expiration = properties.expiration.take();
         let headers = properties.headers.get_or_insert_with(FieldTable::new);
-        record_death(headers, death, expiration, now / 1000);
+        let counts = death.died_before || self.settings.profile.trusts_published_deaths();
+        record_death(headers, death, counts, expiration, now / 1000);
         let history = history_of(headers);
         let mut encoded = BytesMut::new();
         properties.encode(&mut encoded);
@@ -123,19 +161,31 @@ impl Broker {
             properties: &encoded,
             body: BodyRef::Shared(&death.body),
             persistent: raw.delivery_mode() == Some(2),
-            priority: raw.priority().unwrap_or(0),
+            priority: 0,
             expires_at: None,
             // With a new routing key the old BCC keys are spent.
             bcc: if death.dead_letter_routing_key.is_some() { &[] } else { &death.bcc },
+            died: true,
         };
+        let redelivered = death.redelivered && self.settings.profile.dead_letters_keep_redelivered();
+        let mut routed = false;
         for key in queues {
             let Some(queue) = self.queues.get(key) else { continue };
             if death.reason != Reason::Rejected && is_cycle(&history, &queue.name) {
                 tracing::debug!(vhost = %self.vhost, queue = %queue.name, "dead-letter cycle: message dropped");
                 continue;
             }
-            self.enqueue(key, &message, None, now, &mut Outcome::default());
+            let mut outcome = Outcome::default();
+            self.enqueue(key, &message, None, now, &mut outcome);
+            routed |= !outcome.refused;
+            if redelivered
+                && !outcome.refused
+                && let Some(queue) = self.queues.get_mut(key)
+            {
+                queue.mark_newest_redelivered();
+            }
         }
+        routed
     }
 }
 
@@ -152,11 +202,11 @@ fn field_is(table: &FieldTable, name: &str, expected: &[u8]) -> bool {
 }
 
 /// Writes the death into the headers (§11.3): newest first, one entry per queue and reason.
-fn record_death(headers: &mut FieldTable, death: &Death, expiration: Option<Bytes>, now_s: u64) {
+fn record_death(headers: &mut FieldTable, death: &Death, counts: bool, expiration: Option<Bytes>, now_s: u64) {
     let reason = death.reason.as_str();
     let mut entries = match headers.remove("x-death") {
         // Only what this broker wrote counts: a publisher's own is data, and is replaced (§0.1).
-        Some(FieldValue::Array(entries)) if headers.get("x-first-death-reason").is_some() => entries,
+        Some(FieldValue::Array(entries)) if counts => entries,
         _ => Vec::new(),
     };
     let known = entries.iter().position(|entry| match entry {
@@ -189,7 +239,7 @@ fn record_death(headers: &mut FieldTable, death: &Death, expiration: Option<Byte
     };
     entries.insert(0, FieldValue::Table(entry));
     headers.insert("x-death", FieldValue::Array(entries));
-    if headers.get("x-first-death-reason").is_none() {
+    if !counts || headers.get("x-first-death-reason").is_none() {
         headers.insert("x-first-death-reason", text(reason));
         headers.insert("x-first-death-queue", text(&death.queue));
         headers.insert("x-first-death-exchange", bytes_value(&death.exchange));

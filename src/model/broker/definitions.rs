@@ -10,7 +10,7 @@ use super::Broker;
 use crate::model::arguments;
 use crate::model::exchange::{Binding, Exchange, ExchangeKind};
 use crate::model::ids::{Destination, QueueKey};
-use crate::model::queue::Queue;
+use crate::model::queue::{Queue, Returns};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name};
 use crate::model::timer::Millis;
 
@@ -127,9 +127,9 @@ impl Broker {
         let resource = self.queue_resource(name);
         let queue_type = arguments::queue_type(&arguments, &resource).map_err(|error| error.explanation())?;
         let settings =
-            arguments::queue_settings(&arguments, queue_type, &resource).map_err(|error| error.explanation())?;
+            arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource).map_err(|error| error.explanation())?;
         let auto_delete = boolean(&table, "auto_delete")?;
-        let mut queue = Queue::new(Name::from(name), queue_type, true, auto_delete, arguments, settings, now);
+        let mut queue = self.new_queue(Name::from(name), queue_type, true, auto_delete, arguments, settings, now);
         let id = match table.get("id") {
             Some(FieldValue::I64(id)) => *id as u64,
             _ => return Err("it has no id".to_owned()),
@@ -164,17 +164,18 @@ impl Broker {
         self.queues.iter().filter_map(|(key, queue)| queue.store_id.map(|id| (id, key)))
     }
 
-    /// Takes a stored message back. Returns false if its record is unreadable.
+    /// Takes a stored message back; `delivered` is what [`Op::Delivered`](crate::model::record::Op) kept of it,
+    /// 0 if it was never delivered. Returns false if its record is unreadable.
     pub fn recover_message(
         &mut self,
         queue: QueueKey,
         seq: u64,
         record: &[u8],
         body: Option<Bytes>,
-        redelivered: bool,
+        delivered: u32,
     ) -> bool {
         match self.queues.get_mut(queue) {
-            Some(queue) => queue.restore(seq, record, body, redelivered, &mut self.pool),
+            Some(queue) => queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool),
             None => false,
         }
     }
@@ -194,8 +195,8 @@ impl Broker {
         }
         for queue in self.queues.values() {
             let Some(store_id) = queue.store_id else { continue };
-            for seq in queue.redelivered_on_disk() {
-                self.pending.delivered(store_id, seq, 1);
+            for (seq, returns) in queue.redelivered_on_disk() {
+                self.pending.delivered(store_id, seq, returns);
             }
         }
     }

@@ -3,13 +3,17 @@
 //! Dispatch decides which message goes to which consumer and moves positions only. The consumer's own
 //! connection then polls, and its deliveries are encoded straight from the queues' segments.
 
-use leveret_protocol::{basic, put_ack, put_deliver, put_method_frame, put_nack};
+use bytes::BytesMut;
+use leveret_protocol::{
+    FieldTable, FieldValue, RawProperties, basic, put_ack, put_deliver, put_method_frame, put_nack,
+};
 
 use super::Broker;
 use crate::model::channel::Delivery;
 use crate::model::connection::{BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind};
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::output::Output;
+use crate::model::queue::Returns;
 use crate::model::queue::message::flag;
 use crate::model::timer::{Millis, Timer};
 
@@ -28,6 +32,21 @@ pub struct Poll {
 /// What a delivery in an outbox counts towards its connection's backlog.
 pub(super) fn backlog_of(body_len: u32) -> usize {
     body_len as usize + BACKLOG_PER_DELIVERY
+}
+
+/// The properties of a message of a quorum queue that came back before (§12.1).
+fn with_counts(properties: RawProperties<'_>, returns: Returns, acquired: bool) -> BytesMut {
+    let mut owned = properties.to_properties().unwrap_or_default();
+    let headers = owned.headers.get_or_insert_with(FieldTable::new);
+    if returns.failed > 0 {
+        headers.insert("x-delivery-count", FieldValue::I64(returns.failed.into()));
+    }
+    if acquired && returns.acquired > 0 {
+        headers.insert("x-acquired-count", FieldValue::I64(returns.acquired.into()));
+    }
+    let mut encoded = BytesMut::new();
+    owned.encode(&mut encoded);
+    encoded
 }
 
 /// Why a consumer stopped receiving.
@@ -266,7 +285,14 @@ impl Broker {
                     put_method_frame(&mut out.tail, delivery.number, &get_ok.into());
                 }
             }
-            out.put_content(delivery.number, frame_max, record.properties, record.inline_body, body);
+            match queue.returns_of(delivery.seq) {
+                None => out.put_content(delivery.number, frame_max, record.properties, record.inline_body, body),
+                Some(returns) => {
+                    let acquired = self.settings.profile.has_acquired_count();
+                    let properties = with_counts(record.raw_properties(), returns, acquired);
+                    out.put_content(delivery.number, frame_max, &properties, record.inline_body, body);
+                }
+            }
         }
         if delivery.no_ack {
             self.settle(delivery.queue, delivery.seq);

@@ -227,10 +227,6 @@ impl Broker {
                 ended.unacked.put_back(deliveries);
             }
         }
-        // Newest first: a queue then mostly just moves its cursor back.
-        let first_unsent = unsent.iter().map(|out| out.tag).min().unwrap_or(u64::MAX);
-        let mut held: Vec<_> = ended.unacked.iter().copied().collect();
-        held.reverse();
         for out in unsent.iter().rev().filter(|out| out.no_ack) {
             // Sent without acknowledgement, but never encoded: the client cannot have seen it.
             if let Some(queue) = self.queues.get_mut(out.queue) {
@@ -238,9 +234,9 @@ impl Broker {
                 self.mark_dirty(out.queue);
             }
         }
-        for delivery in &held {
-            self.return_to_queue(delivery, delivery.tag < first_unsent, true, now);
-        }
+        let first_unsent = unsent.iter().map(|out| out.tag).min().unwrap_or(u64::MAX);
+        let held: Vec<_> = ended.unacked.iter().copied().collect();
+        self.return_all(&held, first_unsent, true, now);
         for queue in touched.into_iter().flatten() {
             self.consumer_left(queue, now);
         }

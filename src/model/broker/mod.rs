@@ -113,6 +113,8 @@ pub struct Broker {
     dirty: Vec<QueueKey>,
     wake: Vec<ConnectionKey>,
     deaths: VecDeque<Death>,
+    /// Dead letters of at-least-once queues that no queue took.
+    undelivered_deaths: Vec<Death>,
     /// Scratch of acks, kept for its allocation.
     taken: Vec<Delivery>,
     /// Last queue id given out, within this vhost's range.
@@ -143,6 +145,7 @@ impl Broker {
             dirty: Vec::new(),
             wake: Vec::new(),
             deaths: VecDeque::new(),
+            undelivered_deaths: Vec::new(),
             taken: Vec::new(),
             queue_ids: store_range,
             stats: BrokerStats::default(),

@@ -83,9 +83,10 @@ impl Broker {
                 properties: publish.properties.as_bytes(),
                 body,
                 persistent: publish.properties.delivery_mode() == Some(PERSISTENT),
-                priority: publish.properties.priority().unwrap_or(0),
+                priority: 0,
                 expires_at: None,
                 bcc: &[],
+                died: false,
             };
             let outcome = self.enqueue_all(&queues, message, None, now);
             if queues.is_empty() {
@@ -138,9 +139,10 @@ impl Broker {
             properties: incoming.properties.as_bytes(),
             body,
             persistent: incoming.properties.delivery_mode() == Some(PERSISTENT),
-            priority: incoming.properties.priority().unwrap_or(0),
+            priority: 0,
             expires_at: None,
             bcc: &incoming.bcc,
+            died: false,
         };
         if self.channels[key].tx.is_some() {
             self.publish_later(key, &incoming, queues, replied);
@@ -256,8 +258,11 @@ impl Broker {
             if name.len() == REPLY_TO.len() {
                 continue;
             }
+            let Some(&target) = self.reply_consumers.get(name) else {
+                replied |= !self.settings.profile.returns_lost_replies();
+                continue;
+            };
             replied = true;
-            let Some(&target) = self.reply_consumers.get(name) else { continue };
             let channel = &mut self.channels[target];
             let tag = channel.next_tag();
             let Some(reply) = &channel.reply_consumer else { continue };
@@ -317,7 +322,7 @@ impl Broker {
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         let mut message = *message;
-        message.priority = queue.level(Some(message.priority));
+        message.priority = queue.level(RawProperties::from_bytes(message.properties));
         message.persistent |= queue.queue_type == QueueType::Quorum;
         let ttl_ms = match (queue.settings.message_ttl_ms, expiration_ms) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -328,7 +333,7 @@ impl Broker {
             queue.stats.refused += 1;
             outcome.refused = true;
             if queue.settings.overflow == Overflow::RejectPublishDlx {
-                self.die_on_entry(key, &message, Reason::Maxlen, now);
+                self.die_on_entry(key, &message, Reason::Maxlen);
             }
             return;
         }
@@ -410,9 +415,10 @@ impl Broker {
             properties: &publish.properties,
             body: BodyRef::Shared(&publish.body),
             persistent: properties.delivery_mode() == Some(PERSISTENT),
-            priority: properties.priority().unwrap_or(0),
+            priority: 0,
             expires_at: None,
             bcc: &publish.bcc,
+            died: false,
         };
         let outcome = self.enqueue_all(&publish.queues, message, publish.expiration_ms, now);
         if publish.queues.is_empty() {

@@ -5,7 +5,7 @@ use leveret_protocol::{FieldTable, FieldValue, basic, queue};
 use super::consume::REPLY_TO;
 use super::{Broker, clean_name};
 use crate::auth::Access;
-use crate::model::arguments::{self, QueueType};
+use crate::model::arguments::{self, QueueSettings, QueueType};
 use crate::model::error::{AmqpError, Resource};
 use crate::model::exchange::Binding;
 use crate::model::ids::{ChannelKey, Destination, ExchangeKey, QueueKey};
@@ -95,12 +95,12 @@ impl Broker {
                 check_flag("durable", declare.durable, queue.durable, &resource)?;
             }
             check_flag("auto_delete", declare.auto_delete, queue.auto_delete, &resource)?;
-            arguments::check_equivalent(queue.queue_type, &declare.arguments, &queue.arguments, &resource)?;
+            arguments::check_equivalent(queue.queue_type, self.settings.profile, &declare.arguments, &queue.arguments, &resource)?;
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
         }
         self.check_dead_letter_exchange(channel, &declare.arguments, &resource)?;
-        let settings = arguments::queue_settings(&declare.arguments, queue_type, &resource)?;
+        let settings = arguments::queue_settings(&declare.arguments, queue_type, self.settings.profile, &resource)?;
         if queue_type != QueueType::Classic {
             let refuse = |property| Err(AmqpError::InvalidProperty { property, resource: resource.clone() });
             if declare.auto_delete {
@@ -118,7 +118,7 @@ impl Broker {
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
         let durable = declare.durable && !declare.exclusive;
-        let mut queue = Queue::new(
+        let mut queue = self.new_queue(
             name.clone(),
             queue_type,
             durable,
@@ -139,6 +139,21 @@ impl Broker {
             self.connections[connection].exclusive_queues.push(key);
         }
         Ok((name, 0, 0))
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a queue is made of
+    pub(super) fn new_queue(
+        &self,
+        name: Name,
+        queue_type: QueueType,
+        durable: bool,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+        now: Millis,
+    ) -> Queue {
+        let priorities = self.settings.profile.quorum_priorities();
+        Queue::new(name, queue_type, durable, auto_delete, arguments, settings, priorities, now)
     }
 
     /// Makes a queue known under its name.

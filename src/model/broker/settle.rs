@@ -4,10 +4,12 @@
 use leveret_protocol::{basic, confirm, tx};
 
 use super::Broker;
+use super::dead_letter::Reason;
+use crate::model::arguments::QueueType;
 use crate::model::channel::{Confirms, Delivery, Settlement, Tx};
 use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, QueueKey};
-use crate::model::timer::Millis;
+use crate::model::timer::{Millis, Timer};
 
 impl Broker {
     #[inline]
@@ -67,16 +69,12 @@ impl Broker {
             }
             Settlement::Discard => {
                 for delivery in taken {
-                    self.discard(delivery, now);
+                    self.discard(delivery);
                 }
             }
             Settlement::Return | Settlement::RejectReturn => {
-                // Newest first, so that a queue mostly just moves its cursor back; a quorum queue keeps
-                // the order of return.
                 let failed = settlement == Settlement::RejectReturn;
-                for delivery in taken.iter().rev() {
-                    self.return_to_queue(delivery, true, failed, now);
-                }
+                self.return_all(taken, u64::MAX, failed, now);
             }
         }
         if self.channels[channel].global_prefetch > 0 {
@@ -115,25 +113,75 @@ impl Broker {
     }
 
     /// Not to be requeued: dead-lettered or dropped (§11.3).
-    fn discard(&mut self, delivery: &Delivery, now: Millis) {
+    fn discard(&mut self, delivery: &Delivery) {
         if let Some(queue) = self.queues.get_mut(delivery.queue) {
             queue.unacked_count -= 1;
             queue.stats.rejected += 1;
-            self.die(delivery.queue, delivery.seq, super::dead_letter::Reason::Rejected, now);
+            self.die(delivery.queue, delivery.seq, Reason::Rejected);
         }
         self.release_credit(delivery);
     }
 
-    /// Makes a delivery ready again in its old place (§8.5). `redelivered` is false only if the client
-    /// cannot have seen it; `failed` counts towards a delivery limit.
-    pub(super) fn return_to_queue(&mut self, delivery: &Delivery, redelivered: bool, _failed: bool, _now: Millis) {
+    /// Returns deliveries, given in the order of their tags, to their queues (§8.5). Those with tags from
+    /// `first_unsent` on the client cannot have seen. `failed` counts towards a delivery limit.
+    pub(super) fn return_all(&mut self, taken: &[Delivery], first_unsent: u64, failed: bool, now: Millis) {
+        let is_quorum = |delivery: &Delivery| {
+            self.queues.get(delivery.queue).is_some_and(|queue| queue.queue_type == QueueType::Quorum)
+        };
+        if taken.iter().any(is_quorum) {
+            for delivery in taken {
+                self.return_to_queue(delivery, delivery.tag < first_unsent, failed, now);
+            }
+        } else {
+            // Newest first: a classic queue then mostly just moves its cursor back.
+            for delivery in taken.iter().rev() {
+                self.return_to_queue(delivery, delivery.tag < first_unsent, failed, now);
+            }
+        }
+    }
+
+    fn return_to_queue(&mut self, delivery: &Delivery, seen: bool, failed: bool, now: Millis) {
         if let Some(queue) = self.queues.get_mut(delivery.queue) {
             queue.unacked_count -= 1;
             queue.stats.requeued += 1;
-            queue.requeue(delivery.seq, redelivered);
+            if queue.queue_type == QueueType::Quorum {
+                self.return_to_quorum_queue(delivery, failed, now);
+            } else {
+                queue.requeue(delivery.seq, seen);
+            }
             self.mark_dirty(delivery.queue);
         }
         self.release_credit(delivery);
+    }
+
+    /// §12.1: counts the return; over the limit the message dies, with delayed retry it waits.
+    fn return_to_quorum_queue(&mut self, delivery: &Delivery, failed: bool, now: Millis) {
+        let failed = failed || self.settings.profile.every_return_counts();
+        let default_limit = self.settings.profile.default_delivery_limit();
+        let queue = &mut self.queues[delivery.queue];
+        let returns = queue.count_return(delivery.seq, failed);
+        let limit = match queue.settings.delivery_limit {
+            Some(limit) => u64::try_from(limit).ok(),
+            None => default_limit,
+        };
+        if failed && limit.is_some_and(|limit| u64::from(returns.failed) > limit) {
+            queue.stats.requeued -= 1;
+            queue.stats.over_delivery_limit += 1;
+            return self.die(delivery.queue, delivery.seq, Reason::DeliveryLimit);
+        }
+        if let Some(store_id) = queue.store_id
+            && delivery.seq < queue.stored_below
+        {
+            self.pending.delivered(store_id, delivery.seq, returns.to_stored());
+        }
+        match queue.settings.delayed_retry.delay_ms(failed, returns.failed) {
+            Some(delay) => {
+                let due = now.saturating_add(delay);
+                queue.delay(delivery.seq, due);
+                self.timers.arm(due, Timer::QueueDelayed(delivery.queue));
+            }
+            None => queue.requeue(delivery.seq, true),
+        }
     }
 
     pub(super) fn basic_recover(

@@ -24,6 +24,8 @@ impl Broker {
                     self.care_for_head(queue, now);
                 }
                 Timer::QueueExpires(queue) => self.queue_may_expire(queue, now),
+                Timer::QueueDelayed(queue) => self.end_delays(queue, now),
+                Timer::RetryDeaths => self.retry_deaths(now),
                 Timer::AckTimeout(channel) => self.ack_may_time_out(channel, now),
                 Timer::HeartbeatSend(connection) => self.heartbeat_send(connection, now),
                 Timer::HeartbeatReceive(connection) => self.heartbeat_receive(connection, now),
@@ -68,7 +70,7 @@ impl Broker {
             let Some(seq) = queue.expired_head(now) else { return };
             queue.take_head(seq);
             queue.stats.expired += 1;
-            self.die(key, seq, Reason::Expired, now);
+            self.die(key, seq, Reason::Expired);
         }
     }
 
@@ -81,19 +83,19 @@ impl Broker {
             self.care_for_head(key, now);
         }
         if over {
-            self.trim(key, now);
+            self.trim(key);
         }
     }
 
     /// §11.4, drop-head: the next to be delivered goes until the queue is within its limits.
-    pub(super) fn trim(&mut self, key: QueueKey, now: Millis) {
+    pub(super) fn trim(&mut self, key: QueueKey) {
         while let Some(queue) = self.queues.get_mut(key)
             && queue.is_over_limit()
             && let Some((seq, _)) = queue.peek()
         {
             queue.take_head(seq);
             queue.stats.overflowed += 1;
-            self.die(key, seq, Reason::Maxlen, now);
+            self.die(key, seq, Reason::Maxlen);
         }
     }
 
@@ -118,6 +120,16 @@ impl Broker {
         }
         tracing::debug!(vhost = %self.vhost, queue = %queue.name, "queue expired");
         self.delete_queue(key);
+    }
+
+    /// §12.1: returned messages whose wait is over are ready again.
+    fn end_delays(&mut self, key: QueueKey, now: Millis) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let next = queue.end_delays(now);
+        self.mark_dirty(key);
+        if let Some(next) = next {
+            self.timers.arm(next, Timer::QueueDelayed(key));
+        }
     }
 
     /// §9.5: a delivery has been unacked for too long: the channel is closed and gives everything back.

@@ -16,6 +16,8 @@ use crate::model::timer::Millis;
 pub const SHARED_BODY_MIN: usize = 4096;
 
 const HEAD: usize = 12;
+/// Where the priority stands in a record.
+pub const PRIORITY_OFFSET: usize = 3;
 
 /// Flag bits of a record. The first group is stored on disk, the second says what happened to the message here.
 pub mod flag {
@@ -23,10 +25,12 @@ pub mod flag {
     pub const EXPIRES: u8 = 2;
     pub const EXTERNAL: u8 = 4;
     pub const BCC: u8 = 8;
+    /// This broker has dead-lettered it: its `x-death` header is ours.
+    pub const DIED: u8 = 16;
     /// What a record on disk may carry.
-    pub const STORED: u8 = PERSISTENT | EXPIRES | EXTERNAL | BCC;
-    pub const REDELIVERED: u8 = 16;
-    pub const SETTLED: u8 = 32;
+    pub const STORED: u8 = PERSISTENT | EXPIRES | EXTERNAL | BCC | DIED;
+    pub const REDELIVERED: u8 = 32;
+    pub const SETTLED: u8 = 64;
 }
 
 /// The body on its way into queues: copied when small, shared when large.
@@ -59,6 +63,8 @@ pub struct NewMessage<'a> {
     pub expires_at: Option<Millis>,
     /// The extra keys of a BCC header, which is not in the properties any more; needed for dead-lettering.
     pub bcc: &'a [Vec<u8>],
+    /// This broker has dead-lettered it.
+    pub died: bool,
 }
 
 impl NewMessage<'_> {
@@ -79,7 +85,11 @@ impl NewMessage<'_> {
         if !self.bcc.is_empty() {
             flags |= flag::BCC;
         }
-        out.reserve(HEAD + 16 + self.exchange.len() + self.routing_key.len() + self.properties.len() + body.len());
+        if self.died {
+            flags |= flag::DIED;
+        }
+        let inline = if external { 0 } else { body.len() };
+        out.reserve(HEAD + 16 + self.exchange.len() + self.routing_key.len() + self.properties.len() + inline);
         let mut head = [0_u8; HEAD];
         head[0] = flags;
         // Exchange names and routing keys are AMQP short strings: 255 bytes at most.
@@ -226,6 +236,7 @@ mod tests {
             priority: 3,
             expires_at: Some(77),
             bcc,
+            died: false,
         }
     }
 

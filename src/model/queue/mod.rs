@@ -8,17 +8,19 @@ pub mod message;
 mod ready;
 pub mod segment;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use leveret_protocol::FieldTable;
+use leveret_protocol::{FieldTable, RawProperties};
 use smallvec::SmallVec;
 
 use self::message::{NewMessage, Record, flag};
+pub use self::ready::Order;
 use self::ready::Ready;
 use self::segment::{SegmentPool, Segments};
 use super::arguments::{Overflow, QueueSettings, QueueType};
 use super::ids::{ConnectionKey, ConsumerKey};
+use super::profile::QuorumPriorities;
 use super::record::Name;
 use super::timer::Millis;
 
@@ -82,6 +84,43 @@ pub struct Queue {
     waiting: WaitingConsumers,
     /// A message with an expiry has entered: heads must be looked at.
     has_expiring: bool,
+    levels: Levels,
+    /// Quorum queues: how often messages that came back were handed out, and how often they failed.
+    returns: BTreeMap<u64, Returns>,
+    /// Quorum queues: messages that wait for their retry, by when it is due. They count as handed out.
+    delayed: BTreeSet<(Millis, u64)>,
+}
+
+/// How often a message of a quorum queue came back (§12.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returns {
+    /// Assignments to a consumer that ended with a return: `x-acquired-count`.
+    pub acquired: u32,
+    /// Those of them that count towards the delivery limit: `x-delivery-count`.
+    pub failed: u32,
+}
+
+impl Returns {
+    /// As the store keeps it: one number, which is 0 only if there was no return.
+    pub fn to_stored(self) -> u32 {
+        self.acquired.min(0xFFFF) << 16 | self.failed.min(0xFFFF)
+    }
+
+    pub fn from_stored(stored: u32) -> Self {
+        Self { acquired: stored >> 16, failed: stored & 0xFFFF }
+    }
+}
+
+/// How the priority of a message becomes a level of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Levels {
+    One,
+    /// Absent is 0, above the maximum is the maximum.
+    UpTo(u8),
+    /// 0 to 31, absent is 4.
+    Quorum,
+    /// Above 4 is 1, everything else 0.
+    HighAndNormal,
 }
 
 impl Queue {
@@ -92,9 +131,17 @@ impl Queue {
         auto_delete: bool,
         arguments: FieldTable,
         settings: QueueSettings,
+        quorum_priorities: QuorumPriorities,
         now: Millis,
     ) -> Self {
-        let ready = Ready::new(settings.max_priority, queue_type == QueueType::Quorum);
+        let (order, levels) = match (queue_type, settings.max_priority, quorum_priorities) {
+            (QueueType::Quorum, _, QuorumPriorities::None) => (Order::Quorum, Levels::One),
+            (QueueType::Quorum, _, QuorumPriorities::HighAndNormal) => (Order::QuorumTwoToOne, Levels::HighAndNormal),
+            (QueueType::Quorum, _, QuorumPriorities::Strict) => (Order::QuorumLevels(31), Levels::Quorum),
+            (_, Some(max), _) => (Order::Levels(max), Levels::UpTo(max)),
+            (_, None, _) => (Order::Fifo, Levels::One),
+        };
+        let ready = Ready::new(order);
         Self {
             name,
             store_id: None,
@@ -119,6 +166,9 @@ impl Queue {
             unacked_count: 0,
             waiting: WaitingConsumers::default(),
             has_expiring: false,
+            levels,
+            returns: BTreeMap::new(),
+            delayed: BTreeSet::new(),
         }
     }
 
@@ -151,9 +201,61 @@ impl Queue {
         self.settings.max_length.is_some() || self.settings.max_length_bytes.is_some() || self.has_expiring
     }
 
-    /// The level a message of this priority goes to.
-    pub fn level(&self, priority: Option<u8>) -> u8 {
-        self.settings.max_priority.map_or(0, |max| priority.unwrap_or(0).min(max))
+    /// The level a message with these properties goes to.
+    #[inline]
+    pub fn level(&self, properties: RawProperties<'_>) -> u8 {
+        match self.levels {
+            Levels::One => 0,
+            Levels::UpTo(max) => properties.priority().unwrap_or(0).min(max),
+            Levels::Quorum => properties.priority().unwrap_or(4).min(31),
+            Levels::HighAndNormal => u8::from(properties.priority().is_some_and(|priority| priority > 4)),
+        }
+    }
+
+    /// A stored message may come from a queue that had more levels, under another version profile.
+    fn level_of_stored(&self, level: u8) -> u8 {
+        match self.levels {
+            Levels::One => 0,
+            Levels::UpTo(max) => level.min(max),
+            Levels::Quorum => level.min(31),
+            Levels::HighAndNormal => level.min(1),
+        }
+    }
+
+    /// A quorum queue's message came back.
+    pub fn count_return(&mut self, seq: u64, failed: bool) -> Returns {
+        let returns = self.returns.entry(seq).or_default();
+        returns.acquired = returns.acquired.saturating_add(1);
+        returns.failed = returns.failed.saturating_add(u32::from(failed));
+        *returns
+    }
+
+    /// How often the message came back so far.
+    #[inline]
+    pub fn returns_of(&self, seq: u64) -> Option<Returns> {
+        if self.returns.is_empty() { None } else { self.returns.get(&seq).copied() }
+    }
+
+    /// The message waits until `at` before it is ready again.
+    pub fn delay(&mut self, seq: u64, at: Millis) {
+        self.delayed.insert((at, seq));
+    }
+
+    /// Makes the messages ready whose wait is over; returns when the next one's is.
+    pub fn end_delays(&mut self, now: Millis) -> Option<Millis> {
+        while let Some(&(at, seq)) = self.delayed.first() {
+            if at > now {
+                return Some(at);
+            }
+            self.delayed.pop_first();
+            self.requeue(seq, true);
+        }
+        None
+    }
+
+    /// Messages that wait for their retry.
+    pub fn delayed_count(&self) -> usize {
+        self.delayed.len()
     }
 
     /// Would one more message of this size be over a limit? (§11.4, reject-publish)
@@ -191,19 +293,24 @@ impl Queue {
         seq: u64,
         record: &[u8],
         body: Option<Bytes>,
-        redelivered: bool,
+        returns: Returns,
         pool: &mut SegmentPool,
     ) -> bool {
         if !self.messages.restore(seq, record, body, pool) {
             return false;
         }
-        if redelivered {
+        if returns != Returns::default() {
             self.messages.set_redelivered(seq);
+            if self.queue_type == QueueType::Quorum {
+                self.returns.insert(seq, returns);
+            }
         }
         let (priority, body_len, expires) = {
             let (record, _) = self.messages.get(seq).expect("just restored");
             (record.priority, record.body_len, record.expires_at.is_some())
         };
+        let priority = self.level_of_stored(priority);
+        self.messages.set_priority(seq, priority);
         self.ready.push(seq, priority);
         self.ready_count += 1;
         self.ready_bytes += u64::from(body_len);
@@ -218,15 +325,21 @@ impl Queue {
         self.messages.set_redelivered(seq);
     }
 
-    /// Persistent messages that were delivered before and are here.
-    pub fn redelivered_on_disk(&self) -> Vec<u64> {
+    /// The message that entered last says redelivered, if it is still here.
+    pub fn mark_newest_redelivered(&mut self) {
+        self.messages.set_redelivered(self.messages.next_seq() - 1);
+    }
+
+    /// Persistent messages that were delivered before and are here, with what the store is to remember.
+    pub fn redelivered_on_disk(&self) -> Vec<(u64, u32)> {
         let wanted = flag::PERSISTENT | flag::REDELIVERED;
         let mut found = Vec::new();
         let mut at = 0;
         while let Some(seq) = self.messages.next_live(at) {
             at = seq + 1;
             if self.messages.get(seq).is_some_and(|(record, _)| record.flags & wanted == wanted) {
-                found.push(seq);
+                let returns = self.returns_of(seq).unwrap_or(Returns { acquired: 1, failed: 0 });
+                found.push((seq, returns.to_stored()));
             }
         }
         found
@@ -303,6 +416,9 @@ impl Queue {
     /// to the store, `Some(false)` if not; `None` if it was already settled.
     #[inline]
     pub fn settle(&mut self, seq: u64, pool: &mut SegmentPool) -> Option<bool> {
+        if !self.returns.is_empty() {
+            self.returns.remove(&seq);
+        }
         let on_disk = self.store_id.is_some() && seq < self.stored_below && {
             self.messages.get(seq).is_some_and(|(record, _)| record.is(flag::PERSISTENT))
         };

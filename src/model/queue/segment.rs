@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::message::{NewMessage, Record, flag, set_flag};
+use super::message::{NewMessage, PRIORITY_OFFSET, Record, flag, set_flag};
 
 /// A segment is closed when its records have this many bytes. Large enough to make the per-segment
 /// bookkeeping vanish, small enough that one late message pins little.
@@ -222,6 +222,17 @@ impl Segments {
         }
     }
 
+    /// Changes the level that a message is kept under.
+    pub fn set_priority(&mut self, seq: u64, priority: u8) {
+        if let Some(index) = self.position(seq) {
+            let segment = &mut self.list[index];
+            let start = segment.entries[(seq - segment.base) as usize];
+            if start != HOLE {
+                segment.bytes[start as usize + PRIORITY_OFFSET] = priority;
+            }
+        }
+    }
+
     /// Forgets a message. Returns false if it was settled before.
     #[inline]
     pub fn settle(&mut self, seq: u64, pool: &mut SegmentPool) -> bool {
@@ -294,6 +305,7 @@ mod tests {
                 priority: 0,
                 expires_at: None,
                 bcc: &[],
+ died: false,
             },
             pool,
         )
@@ -350,6 +362,7 @@ mod tests {
             priority: 0,
             expires_at: None,
             bcc: &[],
+ died: false,
         }
         .encode(0, &mut record);
         for seq in [3, 4, 9, 1_000_000, 1_000_001] {
