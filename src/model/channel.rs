@@ -116,6 +116,8 @@ pub struct Consumer {
     pub exclusive: bool,
     pub priority: i64,
     pub arguments: leveret_protocol::FieldTable,
+    /// Its own `x-consumer-timeout` (4.3, quorum queues).
+    pub timeout_ms: Option<u64>,
     /// Unacked deliveries it may hold; 0: any number.
     pub prefetch: u32,
     pub unacked: u32,

@@ -77,7 +77,7 @@ pub enum AmqpError {
     TxAfterConfirm,
     ConfirmAfterTx,
     PartialTxCompletion,
-    AckTimeout { channel: u16, timeout_ms: u64 },
+    AckTimeout { channel: u16, timeout_ms: String },
     QueueLimit { queue: String, vhost: Name, limit: u64 },
     /// A 406 whose whole text comes from the check of one type (exchange or queue arguments).
     Precondition(String),
@@ -94,6 +94,8 @@ pub enum AmqpError {
     DuringCommit,
     /// Found by the decoder: code and text are its own.
     Decode { code: ReplyCode, explanation: String },
+    /// A feature that this version no longer permits.
+    Deprecated(&'static str),
     /// By an operator or at shutdown.
     Forced(String),
 }
@@ -144,6 +146,7 @@ impl AmqpError {
             | Self::DuringCommit => ReplyCode::ChannelError,
             Self::UnimplementedMethod => ReplyCode::CommandInvalid,
             Self::Decode { code, .. } => *code,
+            Self::Deprecated(_) => ReplyCode::InternalError,
             Self::Forced(_) => ReplyCode::ConnectionForced,
         }
     }
@@ -235,6 +238,9 @@ impl AmqpError {
             Self::UnimplementedMethod => "unimplemented method".to_owned(),
             Self::DuringCommit => "unexpected command while processing 'tx.commit'".to_owned(),
             Self::Decode { explanation, .. } => explanation.clone(),
+            Self::Deprecated(feature) => format!(
+                "Feature `{feature}` is deprecated.\nBy default, this feature is not permitted anymore.\nThe feature will be removed from a future major RabbitMQ version, regardless of the configuration; actual version to be determined.\nTo continue using this feature when it is not permitted by default, set the following parameter in your configuration:\n    \"deprecated_features.permit.{feature} = true\""
+            ),
         }
     }
 }

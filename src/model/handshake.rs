@@ -5,8 +5,8 @@
 
 use bytes::BytesMut;
 use leveret_protocol::{
-    Decoder, Event, Fault, FieldTable, FieldValue, Method, MethodId, PROTOCOL_HEADER, ReplyCode, connection,
-    put_method_frame, reply_text,
+    Decoder, Event, Fault, FieldTable, FieldValue, FrameError, FrameFault, FrameKind, Method, MethodId, PROTOCOL_HEADER,
+    ReplyCode, connection, put_method_frame, reply_text,
 };
 
 use super::connection::Capabilities;
@@ -146,9 +146,11 @@ impl Handshake {
                 self.state = State::Entering;
                 Some(Step::Open { vhost: open.virtual_host.to_owned() })
             }
-            (State::Opening, _) if channel != 0 => {
-                let text = format!("type 1, frame on channel {channel} before connection.open");
-                Some(self.refuse(ReplyCode::UnexpectedFrame, &text, MethodId::NONE, out))
+            (State::Opening, method) if channel != 0 => {
+                let mut payload = BytesMut::new();
+                method.encode(&mut payload);
+                let error = FrameError::new(FrameKind::Method.octet(), channel, &payload, FrameFault::Misplaced);
+                Some(self.refuse(error.reply_code(), &error.explanation(), MethodId::NONE, out))
             }
             (State::Opening, method) => {
                 let text = "unexpected method in connection state opening";

@@ -50,11 +50,6 @@ impl Profile {
         if self >= Self::V4_1 { 8192 } else { 4096 }
     }
 
-    /// A transient queue that is not exclusive is refused (541).
-    pub fn denies_transient_queues(self) -> bool {
-        self >= Self::V4_3
-    }
-
     /// `basic.qos` with `global` sets a limit for the whole channel; later versions read it as not global.
     pub fn has_channel_prefetch(self) -> bool {
         self < Self::V4_3

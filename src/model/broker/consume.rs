@@ -23,6 +23,9 @@ const QUORUM_PREFETCH_MAX: u32 = 2000;
 /// Consumer arguments that only streams know.
 const STREAM_ARGUMENTS: [&str; 3] = ["x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"];
 
+/// How long one consumer of a quorum queue may hold a delivery.
+const OWN_TIMEOUT: &str = "x-consumer-timeout";
+
 impl Broker {
     pub(super) fn basic_qos(&mut self, channel: ChannelKey, qos: &basic::Qos) -> Result<(), AmqpError> {
         if qos.prefetch_size != 0 {
@@ -77,7 +80,7 @@ impl Broker {
         let name = self.expand_queue_name(channel, consume.queue)?;
         self.check_access(channel, Access::Read, self.queue_resource(&name))?;
         let queue_key = self.find_usable_queue(channel, &name)?;
-        let priority = self.check_consumer_arguments(queue_key, &consume.arguments)?;
+        let (priority, timeout_ms) = self.check_consumer_arguments(queue_key, &consume.arguments)?;
         let resource = self.queue_resource(&name);
         let state = &self.channels[channel];
         let queue = &self.queues[queue_key];
@@ -107,6 +110,7 @@ impl Broker {
             no_ack: consume.no_ack,
             exclusive,
             priority,
+            timeout_ms,
             arguments: consume.arguments,
             prefetch,
             unacked: 0,
@@ -129,23 +133,37 @@ impl Broker {
         Ok(())
     }
 
-    /// The consumer's priority, if its arguments are valid for the queue (§8.7 step 6).
-    fn check_consumer_arguments(&self, queue: QueueKey, arguments: &FieldTable) -> Result<i64, AmqpError> {
+    /// The consumer's priority and own timeout, if its arguments are valid for the queue (§8.7 step 6).
+    fn check_consumer_arguments(
+        &self,
+        queue: QueueKey,
+        arguments: &FieldTable,
+    ) -> Result<(i64, Option<u64>), AmqpError> {
         let queue = &self.queues[queue];
         let resource = self.queue_resource(&queue.name);
-        if let Some(argument) = STREAM_ARGUMENTS.into_iter().find(|argument| arguments.get(argument).is_some()) {
+        let has_own_timeout = self.settings.profile.has_delayed_retry();
+        let foreign = STREAM_ARGUMENTS.into_iter().find(|argument| arguments.get(argument).is_some()).or_else(|| {
+            let own_timeout = has_own_timeout && arguments.get(OWN_TIMEOUT).is_some();
+            (own_timeout && queue.queue_type != QueueType::Quorum).then_some(OWN_TIMEOUT)
+        });
+        if let Some(argument) = foreign {
             return Err(AmqpError::ArgumentOfOtherType {
                 argument: argument.to_owned(),
                 resource,
                 queue_type: queue.queue_type.internal_name(),
             });
         }
-        let Some(value) = arguments.get("x-priority") else { return Ok(0) };
-        value.as_integer().map(|priority| priority as i64).ok_or_else(|| AmqpError::InvalidArgument {
-            argument: "x-priority".to_owned(),
-            resource,
-            reason: format!("\"expected integer, got {}\"", value.type_name()),
-        })
+        let integer = |argument: &str| {
+            let Some(value) = arguments.get(argument) else { return Ok(None) };
+            value.as_integer().map(Some).ok_or_else(|| AmqpError::InvalidArgument {
+                argument: argument.to_owned(),
+                resource: resource.clone(),
+                reason: format!("\"expected integer, got {}\"", value.type_name()),
+            })
+        };
+        let priority = integer("x-priority")?.unwrap_or(0) as i64;
+        let timeout_ms = if has_own_timeout { integer(OWN_TIMEOUT)? } else { None };
+        Ok((priority, timeout_ms.and_then(|ms| u64::try_from(ms).ok())))
     }
 
     /// §13.1: replies come straight to this channel.
@@ -274,7 +292,11 @@ impl Broker {
         queue.stats.delivered += 1;
         queue.stats.redelivered += u64::from(redelivered);
         let remaining = u32::try_from(queue.ready_count()).unwrap_or(u32::MAX);
-        let timeout = queue.settings.consumer_timeout_ms.or(self.settings.consumer_timeout_ms);
+        // Where only consumers are timed, basic.get is not (§9.5).
+        let timeout = match self.settings.profile.ack_timeout_closes_channel() {
+            true => self.settings.ack_timeout_ms(queue),
+            false => None,
+        };
         let deadline = timeout.map_or(Millis::MAX, |timeout| now.saturating_add(timeout));
         self.flush_confirms(channel);
         let state = &mut self.channels[channel];

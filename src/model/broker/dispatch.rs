@@ -107,10 +107,7 @@ impl Broker {
         let channel = &mut self.channels[consumer.channel];
         let connection = &mut self.connections[consumer.connection];
         let alone = !queue.has_waiting();
-        let timeout_ms = match (queue.settings.consumer_timeout_ms, self.settings.consumer_timeout_ms) {
-            (Some(queue), _) => Some(queue),
-            (None, broker) => broker,
-        };
+        let timeout_ms = consumer.timeout_ms.or_else(|| self.settings.ack_timeout_ms(queue));
         let deadline = timeout_ms.map_or(Millis::MAX, |timeout| now.saturating_add(timeout));
         let mut stop = Stop::No;
         let mut assigned = false;

@@ -51,6 +51,7 @@ impl Broker {
             if self.topology.find(&name).is_none() {
                 return Err(AmqpError::NotFound(resource));
             }
+            self.check_any_access(channel, resource)?;
         } else {
             self.declare_exchange_actively(channel, &name, resource, &declare)?;
         }

@@ -29,6 +29,7 @@ use slotmap::SlotMap;
 
 use self::dead_letter::Death;
 use self::pending::Pending;
+use super::arguments::QueueType;
 use super::channel::{Channel, Consumer, Delivery};
 use super::connection::{ChannelSlot, Connection, ConnectionState};
 use super::error::{AmqpError, Resource};
@@ -56,6 +57,17 @@ pub struct Settings {
     pub consumers_per_channel_max: Option<u32>,
     /// False: nothing is kept, durable or not.
     pub persistent: bool,
+}
+
+impl Settings {
+    /// How long a delivery of this queue may stay unacked (§9.5); `None`: for ever.
+    #[inline]
+    fn ack_timeout_ms(&self, queue: &Queue) -> Option<u64> {
+        if queue.queue_type != QueueType::Quorum && !self.profile.ack_timeout_closes_channel() {
+            return None;
+        }
+        queue.settings.consumer_timeout_ms.or(self.consumer_timeout_ms)
+    }
 }
 
 impl Default for Settings {
@@ -433,6 +445,17 @@ impl Broker {
             return Ok(());
         }
         Err(AmqpError::AccessRefused { access, resource, user: info.user.name.clone() })
+    }
+
+    /// §5.4: a passive declare needs any one permission, where the version asks for one.
+    fn check_any_access(&self, channel: ChannelKey, resource: Resource) -> Result<(), AmqpError> {
+        let all = [Access::Configure, Access::Write, Access::Read];
+        if !self.settings.profile.passive_declare_needs_access()
+            || all.into_iter().any(|access| self.check_access(channel, access, resource.clone()).is_ok())
+        {
+            return Ok(());
+        }
+        self.check_access(channel, Access::Configure, resource)
     }
 
     /// 22 characters that nobody can guess, as RabbitMQ makes them (§17.2).

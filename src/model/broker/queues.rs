@@ -55,6 +55,9 @@ impl Broker {
         name: &str,
         now: Millis,
     ) -> Result<(Name, u64, usize), AmqpError> {
+        if self.queues_by_name.contains_key(name) {
+            self.check_any_access(channel, self.queue_resource(name))?;
+        }
         let key = self.find_usable_queue(channel, name)?;
         let queue = &mut self.queues[key];
         queue.last_used = now;
@@ -98,6 +101,9 @@ impl Broker {
             arguments::check_equivalent(queue.queue_type, self.settings.profile, &declare.arguments, &queue.arguments, &resource)?;
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
+        }
+        if self.settings.profile.denies_master_locator() && declare.arguments.get("x-queue-master-locator").is_some() {
+            return Err(AmqpError::Deprecated("queue_master_locator"));
         }
         self.check_dead_letter_exchange(channel, &declare.arguments, &resource)?;
         let settings = arguments::queue_settings(&declare.arguments, queue_type, self.settings.profile, &resource)?;
@@ -323,7 +329,8 @@ impl Broker {
         }
     }
 
-    fn cancel_by_server(&mut self, key: crate::model::ids::ConsumerKey) {
+    /// The consumer ends without its client's wish (§13.2).
+    pub(super) fn cancel_by_server(&mut self, key: crate::model::ids::ConsumerKey) {
         let Some(consumer) = self.consumers.get(key) else { return };
         let (channel, tag) = (consumer.channel, consumer.tag.clone());
         let notify = self

@@ -6,7 +6,8 @@ use super::Broker;
 use super::dead_letter::Reason;
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
-use crate::model::ids::{ChannelKey, ConnectionKey, QueueKey};
+use crate::model::channel::Delivery;
+use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::timer::{Millis, Timer};
 
 /// Messages expired in one go; more wait for the next turn, so that nobody is kept from the vhost for long.
@@ -148,8 +149,9 @@ impl Broker {
             return;
         }
         let (connection, number) = (channel.connection, channel.number);
-        let own = self.queues.get(oldest.queue).and_then(|queue| queue.settings.consumer_timeout_ms);
-        let timeout_ms = own.or(self.settings.consumer_timeout_ms).unwrap_or_default();
+        let of_queue = self.queues.get(oldest.queue).and_then(|queue| self.settings.ack_timeout_ms(queue));
+        let of_consumer = self.consumers.get(oldest.consumer).and_then(|consumer| consumer.timeout_ms);
+        let timeout_ms = of_consumer.or(of_queue).unwrap_or_default();
         tracing::warn!(
             vhost = %self.vhost,
             connection = %self.connection_name(connection),
@@ -158,7 +160,29 @@ impl Broker {
             timeout_ms,
             "delivery acknowledgement timed out, closing channel"
         );
-        self.fail(connection, number, MethodId::NONE, &AmqpError::AckTimeout { channel: number, timeout_ms }, now);
+        if self.settings.profile.ack_timeout_closes_channel() {
+            let error = AmqpError::AckTimeout { channel: number, timeout_ms: timeout_ms.to_string() };
+            return self.fail(connection, number, MethodId::NONE, &error, now);
+        }
+        if !self.connections[connection].info.capabilities.consumer_cancel_notify {
+            let error = AmqpError::AckTimeout { channel: number, timeout_ms: "-1".to_owned() };
+            return self.fail(connection, number, MethodId::NONE, &error, now);
+        }
+        self.return_timed_out(key, oldest.consumer, now);
+        self.cancel_by_server(oldest.consumer);
+        self.ack_may_time_out(key, now);
+    }
+
+    /// §9.5, from 4.3 on: what a consumer held for too long goes back without counting as failed.
+    fn return_timed_out(&mut self, key: ChannelKey, consumer: ConsumerKey, now: Millis) {
+        let channel = &mut self.channels[key];
+        let late = |delivery: &&Delivery| delivery.consumer == consumer && delivery.deadline <= now;
+        let tags: Vec<u64> = channel.unacked.iter().filter(late).map(|delivery| delivery.tag).collect();
+        let mut taken = Vec::new();
+        for tag in tags {
+            channel.unacked.take(tag, false, &mut taken);
+        }
+        self.return_all(&taken, u64::MAX, false, now);
     }
 
     /// §3.7: every half interval, if nothing was sent since the last look.
