@@ -1,0 +1,20 @@
+//! What a client sees over TCP: one test per rule of the project's description of RabbitMQ's behaviour, its
+//! section in the name. Wrong input included.
+//!
+//! `LEVERET_TEST_AMQP=127.0.0.1:5672 cargo test --test wire` asks another broker the same questions.
+
+#![forbid(unsafe_code)]
+
+#[path = "support/broker.rs"]
+mod broker;
+#[path = "support/client.rs"]
+mod client;
+
+#[path = "wire/content.rs"]
+mod content;
+#[path = "wire/frames.rs"]
+mod frames;
+#[path = "wire/handshake.rs"]
+mod handshake;
+#[path = "wire/methods.rs"]
+mod methods;
