@@ -65,7 +65,8 @@ pub struct QueueSettings {
     pub max_length: Option<u64>,
     /// Bytes of the bodies of ready messages.
     pub max_length_bytes: Option<u64>,
-    pub overflow: Overflow,
+    /// `None`: not set, which means drop-head.
+    pub overflow: Option<Overflow>,
     pub dead_letter_exchange: Option<Name>,
     pub dead_letter_routing_key: Option<Name>,
     /// Highest level; `None`: not a priority queue.
@@ -74,14 +75,21 @@ pub struct QueueSettings {
     pub consumer_timeout_ms: Option<u64>,
     /// Quorum only; negative: none.
     pub delivery_limit: Option<i64>,
-    /// Quorum only: a dead letter that no queue takes stays and is tried again.
-    pub dead_letter_at_least_once: bool,
+    /// Quorum only: is it at-least-once? See [`Self::dead_letters_at_least_once`].
+    pub dead_letter_strategy: Option<bool>,
     /// Quorum only, from 4.3 on.
     pub delayed_retry: DelayedRetry,
     /// Stream only.
     pub max_age_ms: Option<u64>,
     /// Stream only.
     pub segment_size_bytes: Option<u64>,
+}
+
+impl QueueSettings {
+    /// A dead letter that no queue takes stays and is tried again. Needs `reject-publish` (§11.3).
+    pub fn dead_letters_at_least_once(&self) -> bool {
+        self.dead_letter_strategy == Some(true) && self.overflow == Some(Overflow::RejectPublish)
+    }
 }
 
 /// Which returned messages of a quorum queue wait before they are delivered again (§12.1).
@@ -94,6 +102,18 @@ pub enum RetryType {
     Failed,
     /// Returns that do not.
     Returned,
+}
+
+impl RetryType {
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "disabled" => Self::Disabled,
+            "all" => Self::All,
+            "failed" => Self::Failed,
+            "returned" => Self::Returned,
+            _ => return None,
+        })
+    }
 }
 
 /// `x-delayed-retry-*`.
@@ -248,27 +268,24 @@ pub fn queue_settings(
         expires_ms: unsigned("x-expires"),
         max_length: unsigned("x-max-length"),
         max_length_bytes: unsigned("x-max-length-bytes"),
-        overflow: match word("x-overflow") {
-            Some("reject-publish") => Overflow::RejectPublish,
+        overflow: word("x-overflow").map(|word| match word {
+            "reject-publish" => Overflow::RejectPublish,
             // Quorum queues accept the word and drop the head.
-            Some("reject-publish-dlx") if queue_type == QueueType::Classic => Overflow::RejectPublishDlx,
+            "reject-publish-dlx" if queue_type == QueueType::Classic => Overflow::RejectPublishDlx,
             _ => Overflow::DropHead,
-        },
+        }),
         dead_letter_exchange: name("x-dead-letter-exchange"),
         dead_letter_routing_key: name("x-dead-letter-routing-key"),
         max_priority: unsigned("x-max-priority").map(|n| n.clamp(1, 255) as u8),
         single_active_consumer: matches!(arguments.get("x-single-active-consumer"), Some(FieldValue::Bool(true))),
         consumer_timeout_ms: unsigned("x-consumer-timeout"),
         delivery_limit: number("x-delivery-limit").map(|n| n as i64),
-        dead_letter_at_least_once: word("x-dead-letter-strategy") == Some("at-least-once")
-            && word("x-overflow") == Some("reject-publish"),
+        dead_letter_strategy: word("x-dead-letter-strategy").map(|word| word == "at-least-once"),
         delayed_retry: DelayedRetry {
-            kind: match word("x-delayed-retry-type").filter(|_| profile.has_delayed_retry()) {
-                Some("all") => RetryType::All,
-                Some("failed") => RetryType::Failed,
-                Some("returned") => RetryType::Returned,
-                _ => RetryType::Disabled,
-            },
+            kind: word("x-delayed-retry-type")
+                .filter(|_| profile.has_delayed_retry())
+                .and_then(RetryType::parse)
+                .unwrap_or_default(),
             min_ms: unsigned("x-delayed-retry-min").unwrap_or(0),
             max_ms: unsigned("x-delayed-retry-max"),
         },

@@ -12,6 +12,7 @@ pub mod exchange;
 pub mod handshake;
 pub mod ids;
 pub mod output;
+pub mod policy;
 pub mod profile;
 pub mod queue;
 pub mod record;

@@ -211,6 +211,9 @@ impl<'a> Boot<'a> {
         if let Some(failure) = failure {
             return Err(failure);
         }
+        for broker in self.brokers.values_mut() {
+            broker.skip_sequences(recovery.next_sequence);
+        }
         if !recovery.clean {
             // Nobody knows which of them were delivered: rather too many are marked than too few (§16).
             for (vhost, queue, seq) in messages {
@@ -292,6 +295,7 @@ impl<'a> Boot<'a> {
             max_message_size: self.config.max_message_size,
             consumers_per_channel_max: None,
             persistent: self.config.data_dir.is_some(),
+            ..Settings::default()
         };
         self.vhost_number = self.vhost_number.max(number);
         let broker = Broker::new(name.clone(), settings, number << QUEUE_ID_BITS, seed());

@@ -63,7 +63,7 @@ impl Broker {
         if let Some(exchange) = &queue.settings.dead_letter_exchange
             && let Some((record, shared)) = queue.messages().get(seq)
         {
-            held = queue.settings.dead_letter_at_least_once.then_some((key, seq));
+            held = queue.settings.dead_letters_at_least_once().then_some((key, seq));
             self.deaths.push_back(Death {
                 reason,
                 queue: queue.name.clone(),

@@ -10,6 +10,7 @@ use super::Broker;
 use crate::model::arguments;
 use crate::model::exchange::{Binding, Exchange, ExchangeKind};
 use crate::model::ids::{Destination, QueueKey};
+use crate::model::policy::{ApplyTo, Policy};
 use crate::model::queue::{Queue, Returns};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name};
 use crate::model::timer::Millis;
@@ -96,6 +97,8 @@ impl Broker {
             DefinitionKind::Exchange => self.recover_exchange(&name, value),
             DefinitionKind::Queue => self.recover_queue(&name, value, now),
             DefinitionKind::Binding => self.recover_binding(&key.name, value),
+            DefinitionKind::Policy => self.recover_policy(&name, value, false),
+            DefinitionKind::OperatorPolicy => self.recover_policy(&name, value, true),
             _ => return Ok(()),
         };
         result.map_err(|reason| RecoveryError { kind: key.kind, name, reason })
@@ -159,6 +162,32 @@ impl Broker {
         Ok(())
     }
 
+    pub(super) fn policy_record(&self, policy: &Policy, operator: bool) -> (DefinitionKey, Bytes) {
+        let mut table = FieldTable::new();
+        table.insert("pattern", text(policy.pattern.as_str()));
+        table.insert("priority", FieldValue::I64(policy.priority));
+        table.insert("apply_to", text(policy.apply_to.as_str()));
+        table.insert("definition", FieldValue::Table(policy.definition.clone()));
+        (self.policy_key(&policy.name, operator), encode(&table))
+    }
+
+    pub(super) fn policy_key(&self, name: &str, operator: bool) -> DefinitionKey {
+        let kind = if operator { DefinitionKind::OperatorPolicy } else { DefinitionKind::Policy };
+        self.definition_key(kind, name.as_bytes())
+    }
+
+    fn recover_policy(&mut self, name: &str, value: &[u8], operator: bool) -> Result<(), String> {
+        let table = decode(value)?;
+        let apply_to = string(&table, "apply_to")?;
+        let apply_to = ApplyTo::parse(&apply_to).ok_or_else(|| format!("it applies to '{apply_to}'"))?;
+        let priority = table.get("priority").and_then(FieldValue::as_integer).unwrap_or(0) as i64;
+        let pattern = string(&table, "pattern")?;
+        let policy = Policy::new(name, &pattern, nested(&table, "definition")?, priority, apply_to, operator)
+            .map_err(|error| error.to_string())?;
+        if operator { &mut self.operator_policies } else { &mut self.policies }.set(policy);
+        Ok(())
+    }
+
     /// The queues that have messages in the store, by their ids there.
     pub fn stored_queues(&self) -> impl Iterator<Item = (u64, QueueKey)> {
         self.queues.iter().filter_map(|(key, queue)| queue.store_id.map(|id| (id, key)))
@@ -177,6 +206,13 @@ impl Broker {
         match self.queues.get_mut(queue) {
             Some(queue) => queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool),
             None => false,
+        }
+    }
+
+    /// Sequences below this one may have been given out before the restart: they are not given out again.
+    pub fn skip_sequences(&mut self, next: u64) {
+        for queue in self.queues.values_mut() {
+            queue.skip_sequences(next);
         }
     }
 
@@ -203,6 +239,7 @@ impl Broker {
 
     /// All is back: looks at what has expired meanwhile. Call once, before the first client.
     pub fn recovered(&mut self, now: Millis) {
+        self.apply_policies(now);
         let keys: Vec<QueueKey> = self.queues.keys().collect();
         for key in keys {
             self.care_for_head(key, now);

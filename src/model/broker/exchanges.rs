@@ -108,7 +108,8 @@ impl Broker {
             let (key, value) = self.exchange_record(&exchange);
             self.pending.put(key, value);
         }
-        self.topology.declare(exchange);
+        let key = self.topology.declare(exchange);
+        self.apply_exchange_policy(key);
         Ok(())
     }
 

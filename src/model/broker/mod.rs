@@ -15,6 +15,7 @@ mod dispatch;
 mod exchanges;
 mod lifecycle;
 mod pending;
+mod policies;
 mod publish;
 mod queues;
 mod settle;
@@ -35,6 +36,7 @@ use super::connection::{ChannelSlot, Connection, ConnectionState};
 use super::error::{AmqpError, Resource};
 use super::exchange::Topology;
 use super::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
+use super::policy::PolicySet;
 use super::profile::Profile;
 use super::queue::Queue;
 use super::queue::segment::SegmentPool;
@@ -57,6 +59,10 @@ pub struct Settings {
     pub consumers_per_channel_max: Option<u32>,
     /// False: nothing is kept, durable or not.
     pub persistent: bool,
+    /// The type of queues whose declare does not say (§5.2 step 1).
+    pub default_queue_type: QueueType,
+    /// Queues in this vhost at most; `None`: any number.
+    pub queues_max: Option<u64>,
 }
 
 impl Settings {
@@ -78,6 +84,8 @@ impl Default for Settings {
             max_message_size: 16 << 20,
             consumers_per_channel_max: None,
             persistent: true,
+            default_queue_type: QueueType::Classic,
+            queues_max: None,
         }
     }
 }
@@ -107,6 +115,8 @@ pub struct Broker {
     vhost: Name,
     settings: Settings,
     topology: Topology,
+    policies: PolicySet,
+    operator_policies: PolicySet,
     queues: SlotMap<QueueKey, Queue>,
     queues_by_name: HashMap<Name, QueueKey>,
     connections: SlotMap<ConnectionKey, Connection>,
@@ -142,6 +152,8 @@ impl Broker {
             vhost,
             settings,
             topology: Topology::new(),
+            policies: PolicySet::default(),
+            operator_policies: PolicySet::default(),
             queues: SlotMap::with_key(),
             queues_by_name: HashMap::new(),
             connections: SlotMap::with_key(),

@@ -332,7 +332,7 @@ impl Broker {
         if queue.rejects_publishes() && queue.would_overflow(message.body.as_slice().len() as u64) {
             queue.stats.refused += 1;
             outcome.refused = true;
-            if queue.settings.overflow == Overflow::RejectPublishDlx {
+            if queue.settings.overflow == Some(Overflow::RejectPublishDlx) {
                 self.die_on_entry(key, &message, Reason::Maxlen);
             }
             return;

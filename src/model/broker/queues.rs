@@ -73,7 +73,8 @@ impl Broker {
         now: Millis,
     ) -> Result<(Name, u64, usize), AmqpError> {
         let requested = self.queue_resource(name);
-        let queue_type = arguments::queue_type(&declare.arguments, &requested)?;
+        let arguments = self.with_default_type(declare);
+        let queue_type = arguments::queue_type(&arguments, &requested)?;
         let name = if name.is_empty() {
             if queue_type != QueueType::Classic {
                 let text = format!("Cannot declare a server-named queue for type {}", queue_type.internal_name());
@@ -98,7 +99,7 @@ impl Broker {
                 check_flag("durable", declare.durable, queue.durable, &resource)?;
             }
             check_flag("auto_delete", declare.auto_delete, queue.auto_delete, &resource)?;
-            arguments::check_equivalent(queue.queue_type, self.settings.profile, &declare.arguments, &queue.arguments, &resource)?;
+            arguments::check_equivalent(queue.queue_type, self.settings.profile, &arguments, &queue.arguments, &resource)?;
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
         }
@@ -106,7 +107,12 @@ impl Broker {
             return Err(AmqpError::Deprecated("queue_master_locator"));
         }
         self.check_dead_letter_exchange(channel, &declare.arguments, &resource)?;
-        let settings = arguments::queue_settings(&declare.arguments, queue_type, self.settings.profile, &resource)?;
+        let settings = arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource)?;
+        if let Some(limit) = self.settings.queues_max
+            && self.queues.len() as u64 >= limit
+        {
+            return Err(AmqpError::QueueLimit { queue: name.to_string(), vhost: self.vhost.clone(), limit });
+        }
         if queue_type != QueueType::Classic {
             let refuse = |property| Err(AmqpError::InvalidProperty { property, resource: resource.clone() });
             if declare.auto_delete {
@@ -129,7 +135,7 @@ impl Broker {
             queue_type,
             durable,
             declare.auto_delete,
-            declare.arguments.clone(),
+            arguments,
             settings,
             now,
         );
@@ -162,8 +168,20 @@ impl Broker {
         Queue::new(name, queue_type, durable, auto_delete, arguments, settings, priorities, now)
     }
 
+    /// §5.2 step 1: the vhost's default type, where the flags allow it.
+    fn with_default_type(&self, declare: &queue::Declare<'_>) -> FieldTable {
+        let mut arguments = declare.arguments.clone();
+        let default = self.settings.default_queue_type;
+        let fits = declare.durable && !declare.exclusive && !declare.auto_delete && !declare.queue.is_empty();
+        if default != QueueType::Classic && fits && arguments.get("x-queue-type").is_none() {
+            arguments.insert("x-queue-type", default.as_str());
+        }
+        arguments
+    }
+
     /// Makes a queue known under its name.
-    pub(super) fn insert_queue(&mut self, queue: Queue) -> QueueKey {
+    pub(super) fn insert_queue(&mut self, mut queue: Queue) -> QueueKey {
+        queue.settings = self.effective_settings(&queue);
         let name = queue.name.clone();
         let key = self.queues.insert(queue);
         self.queues_by_name.insert(name, key);

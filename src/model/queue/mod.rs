@@ -60,7 +60,10 @@ pub struct Queue {
     /// The connection that alone may use it.
     pub exclusive_owner: Option<ConnectionKey>,
     pub arguments: FieldTable,
+    /// What is in effect: the arguments, merged with policies.
     pub settings: QueueSettings,
+    /// What the arguments alone say.
+    pub declared: QueueSettings,
     /// Every consumer, active or not, in the order of registration.
     pub consumers: Vec<ConsumerKey>,
     pub exclusive_consumer: bool,
@@ -150,6 +153,7 @@ impl Queue {
             auto_delete,
             exclusive_owner: None,
             arguments,
+            declared: settings.clone(),
             settings,
             consumers: Vec::new(),
             exclusive_consumer: false,
@@ -266,7 +270,7 @@ impl Queue {
 
     /// Does the queue refuse new messages instead of dropping old ones?
     pub fn rejects_publishes(&self) -> bool {
-        matches!(self.settings.overflow, Overflow::RejectPublish | Overflow::RejectPublishDlx)
+        matches!(self.settings.overflow, Some(Overflow::RejectPublish | Overflow::RejectPublishDlx))
     }
 
     /// Is the queue over a limit now? (§11.4, drop-head)
@@ -318,6 +322,11 @@ impl Queue {
         self.has_expiring |= expires;
         self.stored_below = seq + 1;
         true
+    }
+
+    /// New messages get sequences from this one on.
+    pub fn skip_sequences(&mut self, next: u64) {
+        self.messages.skip_to(next);
     }
 
     /// The next delivery of the message will say redelivered.

@@ -143,6 +143,16 @@ impl Segments {
         true
     }
 
+    /// The next message gets this sequence, unless it would get a larger one anyway.
+    pub fn skip_to(&mut self, seq: u64) {
+        if seq > self.next_seq {
+            self.next_seq = seq;
+            if !self.list.is_empty() {
+                self.list.push_back(Segment { base: seq, ..Segment::default() });
+            }
+        }
+    }
+
     #[inline]
     fn tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
         if self.list.back().is_none_or(Segment::is_full) {
@@ -377,5 +387,12 @@ mod tests {
         }
         assert_eq!(seen, [3, 4, 9, 1_000_000, 1_000_001]);
         assert_eq!(segments.next_seq(), 1_000_002);
+        segments.skip_to(2_000_000);
+        segments.skip_to(7);
+        assert_eq!(push(&mut segments, &mut pool, b"after"), 2_000_000);
+        assert_eq!(segments.next_live(1_000_002), Some(2_000_000));
+        assert!(segments.settle(2_000_000, &mut pool) && segments.settle(1_000_001, &mut pool));
+        assert_eq!(push(&mut segments, &mut pool, b"last"), 2_000_001);
+        assert_eq!(segments.next_live(1_000_001), Some(2_000_001));
     }
 }
