@@ -323,7 +323,7 @@ fn a_torn_commit_is_not_there() {
         batch.bodies.push(vec![7; 100].into());
         publish(&mut batch, 2, commit + 1, b"x", Some(0));
         batch.ops.push(Op::Put { key: key("q"), value: vec![commit as u8].into() });
-        before = used(&segments(dir.path())[0]);
+        before = segments(dir.path()).first().map_or(0, |path| used(path));
         store.commit(&[batch]).unwrap();
     }
     let end = used(&segments(dir.path())[0]);
@@ -409,7 +409,7 @@ fn damage_in_the_middle_is_an_error() {
     let dir = TempDir::new().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     let (mut store, ..) = start(dir.path(), options);
-    for commit in 0..12 {
+    for commit in 0..24 {
         store.commit(&[messages(1, commit * 10..commit * 10 + 5, 60)]).unwrap();
     }
     let crash = crashed(dir.path());
@@ -512,7 +512,7 @@ fn crash_within_a_checkpoint() {
         let mut batch = Batch::default();
         for queue in 1..=40 {
             publish(&mut batch, queue, round + 1, &record(queue, round, 30), None);
-            if round > 3 && queue % 3 != 0 {
+            if round > 3 && queue % 20 != 0 {
                 batch.ops.push(Op::Settle { queue, first: 0, last: round - 3 });
             }
         }
@@ -527,7 +527,7 @@ fn crash_within_a_checkpoint() {
             }
         }
     }
-    assert!(segments(dir.path())[0].to_str().unwrap() > "0000000002.log", "no segment was removed");
+    assert!(!segments(dir.path())[0].ends_with("0000000001.log"), "no segment was removed");
     for (copy, mut maps) in copies {
         let (mut store, _, all) = start(copy.path(), options);
         assert_eq!(all, recover(&mut maps).unwrap().1);
@@ -552,11 +552,11 @@ fn compaction_keeps_the_live_messages() {
         publish(&mut batch, 2, round + 1, b"shared", Some(0));
         publish(&mut batch, 3, round + 1, b"shared", Some(0));
         let mut ack = Batch::default();
-        // Of each queue one message in ten stays, a few not at the edges.
-        for seq in seqs.filter(|seq| seq % 10 != 3) {
+        // Of each queue one message in twenty stays.
+        for seq in seqs.filter(|seq| seq % 20 != 3) {
             ack.ops.push(Op::Settle { queue: 1, first: seq, last: seq });
         }
-        if round % 10 != 5 {
+        if round % 20 != 5 {
             ack.ops.push(Op::Settle { queue: 2, first: round + 1, last: round + 1 });
             ack.ops.push(Op::Settle { queue: 3, first: round + 1, last: round + 1 });
         }
@@ -567,10 +567,10 @@ fn compaction_keeps_the_live_messages() {
     }
     let crash = crashed(dir.path());
     let during = log_bytes(dir.path());
-    assert!(during < 700 << 10, "not compacted while commits go on: {during} bytes");
+    assert!(during < 500 << 10, "not compacted while commits go on: {during} bytes");
     while store.maintain().unwrap() {}
     let after = log_bytes(dir.path());
-    assert!(after < 350 << 10, "{after} bytes for 400 messages of 100 bytes and 20 bodies of 3000");
+    assert!(after < 300 << 10, "{after} bytes for 200 messages of 100 bytes and 10 bodies of 3000");
     let expected = recover(&mut maps.restarted()).unwrap().1;
     let (_, _, all) = start(crash.path(), options);
     assert_eq!(all, expected);
@@ -582,7 +582,7 @@ fn compaction_keeps_the_live_messages() {
     store.close().unwrap();
     drop(store);
     let (mut store, _, all) = start(dir.path(), options);
-    assert_eq!(seqs(&all), [106, 116, 126, 136, 146, 156, 166, 176, 186, 196]);
+    assert_eq!(seqs(&all), [106, 126, 146, 166, 186]);
     while store.maintain().unwrap() {}
     assert!(segments(dir.path()).len() <= 3, "{:?}", segments(dir.path()));
 }
@@ -649,7 +649,7 @@ fn reads_a_queue_in_parts() {
     assert_eq!(seqs(&found), (40..100).chain(301..1000).collect::<Vec<u64>>());
     assert!((9..12).contains(&reads), "{reads} reads of 5000 bytes");
     let counted = found.iter().filter(|m| matches!(m, Recovered::Message { delivered, .. } if *delivered > 0));
-    assert_eq!(counted.count(), 3 + 35 - 1);
+    assert_eq!(counted.count(), 3 + 35);
     assert_eq!(store.read(99, 0, 100, &mut |_| panic!("no such queue")).unwrap(), None);
 }
 

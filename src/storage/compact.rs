@@ -92,7 +92,7 @@ impl SledStore {
         while bytes < COPY_BYTES
             && let Some(&(offset, key)) = self.compaction.extents.get(self.compaction.copied)
         {
-            match self.copy_extent(key, offset, &mut moved) {
+            match self.copy_extents(key, offset, &mut moved) {
                 Ok(copied) => bytes += copied,
                 Err(error) => {
                     tracing::error!(%error, "a log segment cannot be compacted");
@@ -129,26 +129,28 @@ impl SledStore {
         true
     }
 
-    /// Adds the live messages of the block in the extent at that offset of the segment, if it is still there.
-    fn copy_extent(&mut self, key: BlockKey, offset: u32, moved: &mut Vec<Moved>) -> Result<usize, StoreError> {
+    /// Adds the block's live messages in its extents at that offset of the segment, if there still are any.
+    fn copy_extents(&mut self, key: BlockKey, offset: u32, moved: &mut Vec<Moved>) -> Result<usize, StoreError> {
         let segment = self.compaction.segment;
         let Some(block) = self.index.block(key) else { return Ok(0) };
-        let mut extents = block.extents().iter();
-        let number = extents.position(|extent| extent.segment == segment && extent.offset == offset);
-        let Some(number) = number else { return Ok(0) };
-        let (extent, (from, to)) = (block.extents()[number], block.owned(number));
-        let chunk = self.reader.chunk(extent.segment, extent.offset, extent.span)?;
-        let mut found = Vec::new();
-        self.reader.messages(&chunk, key.0, &mut |message| {
-            if message.seq >= from && message.seq <= to && block.is_live(message.seq) {
-                found.push(message);
-            }
-        })?;
         let mut bytes = 0;
-        for message in found {
-            let body = message.body.map(|at| self.reader.body(&chunk, at).map(|body| (at, body))).transpose()?;
-            bytes += message.record.len() + body.as_ref().map_or(0, |(_, body)| body.len());
-            moved.push(Moved { queue: key.0, seq: message.seq, record: message.record, body });
+        let mut found = Vec::new();
+        for (number, extent) in block.extents().iter().enumerate() {
+            if (extent.segment, extent.offset) != (segment, offset) {
+                continue;
+            }
+            let (from, to) = block.owned(number);
+            let chunk = self.reader.chunk(segment, offset, extent.span)?;
+            self.reader.messages(&chunk, key.0, &mut |message| {
+                if message.seq >= from && message.seq <= to && block.is_live(message.seq) {
+                    found.push(message);
+                }
+            })?;
+            for message in found.drain(..) {
+                let body = message.body.map(|at| self.reader.body(&chunk, at).map(|body| (at, body))).transpose()?;
+                bytes += message.record.len() + body.as_ref().map_or(0, |(_, body)| body.len());
+                moved.push(Moved { queue: key.0, seq: message.seq, record: message.record, body });
+            }
         }
         Ok(bytes)
     }

@@ -81,7 +81,7 @@ impl SledStore {
             marker,
             dir: dir.to_owned(),
             tables: Tables::open(dir.join("index"), options.cache_bytes)?,
-            log: Log::new(log_dir.clone(), options.fsync),
+            log: Log::new(log_dir.clone(), options.fsync, options.segment_bytes),
             index: Index::default(),
             reader: Reader::new(log_dir),
             encoder: Encoder::new(),
@@ -102,19 +102,24 @@ impl SledStore {
     fn load(&mut self) -> Result<Recovery, StoreError> {
         let index = &mut self.index;
         self.tables.blocks(&mut |key, row| index.load(key, row))?;
+        let mut highest = index.last_sequence();
         let checkpoint = self.tables.position()?;
         let definitions = &mut self.definitions;
         let dir = self.log.dir().to_owned();
         let replayed = replay(&dir, checkpoint, &mut |entry, place| match *entry {
             Entry::Message { queue, seq, moved, record, body } => {
                 let bytes = message_bytes(record.len(), body.map_or(0, |body| body.len as usize));
+                highest = highest.max(Some(seq));
                 if moved {
                     index.moved(queue, seq, place, bytes);
                 } else {
                     index.publish(queue, seq, place, bytes);
                 }
             }
-            Entry::Settle { queue, first, last } => index.settle(queue, first, last),
+            Entry::Settle { queue, first, last } => {
+                highest = highest.max(Some(last));
+                index.settle(queue, first, last);
+            }
             Entry::Delivered { queue, seq, count } => index.delivered(queue, seq, count),
             Entry::Drop { queue } => index.drop_queue(queue),
             Entry::Put { kind, vhost, name, value } => {
@@ -142,7 +147,8 @@ impl SledStore {
             self.sync_segments(checkpoint.segment, replayed.end.segment)?;
             self.mark(false)?;
         }
-        Ok(Recovery { clean: replayed.closed, cut_bytes: replayed.cut_bytes, ..Recovery::default() })
+        let next_sequence = highest.map_or(0, |highest| highest.saturating_add(1));
+        Ok(Recovery { clean: replayed.closed, cut_bytes: replayed.cut_bytes, next_sequence, ..Recovery::default() })
     }
 
     /// After a kill, what was read may be in the kernel's memory only; it is about to be taken for stored.
@@ -184,7 +190,7 @@ impl SledStore {
     /// Writes a commit that only says that the store was opened, or closed; synced whatever the policy,
     /// except that opening with [`Fsync::Never`] syncs nothing.
     fn mark(&mut self, closed: bool) -> Result<(), StoreError> {
-        let result = self.log.begin(self.options.segment_bytes).and_then(|start| {
+        let result = self.log.begin().and_then(|start| {
             self.encoder.begin(start);
             self.encoder.mark(closed);
             self.log.write(self.encoder.finish())?;
@@ -217,7 +223,7 @@ impl SledStore {
         if self.log.position().segment == 0 {
             self.settle_in()?;
         }
-        let start = self.log.begin(self.options.segment_bytes)?;
+        let start = self.log.begin()?;
         let encoder = &mut self.encoder;
         encoder.begin(start);
         for batch in batches {

@@ -178,11 +178,6 @@ impl Encoder {
         &self.buffer
     }
 
-    /// Operations encoded so far.
-    pub fn ops(&self) -> usize {
-        self.ops
-    }
-
     fn message(&mut self, queue: u64, seq: u64, moved: bool, record: &[u8], body: Option<BodyPlace>) {
         self.buffer.reserve(record.len() + 64);
         if self.queue != Some((queue, moved)) || seq < self.seq {

@@ -156,6 +156,11 @@ impl Index {
         true
     }
 
+    /// The largest sequence of any queue, settled or not; `None` if there is no block.
+    pub fn last_sequence(&self) -> Option<u64> {
+        self.queues.values().filter_map(|blocks| blocks.back().map(Block::last)).max()
+    }
+
     /// Ids of the queues with live messages, in order.
     pub fn queue_ids(&self) -> Vec<u64> {
         let live = self.queues.iter().filter(|(_, blocks)| blocks.iter().any(|block| block.live() > 0));
@@ -178,7 +183,7 @@ impl Index {
         blocks.get(position(blocks, first)?).filter(|block| block.first == first)
     }
 
-    /// Keys of the blocks that have something in the segment, with the offset of each of their extents there.
+    /// Keys of the blocks that have something in the segment, with the offset of their extents there.
     pub fn extents_in(&self, segment: u32) -> Vec<(u32, BlockKey)> {
         let mut found = Vec::new();
         for (&queue, blocks) in &self.queues {
@@ -188,6 +193,8 @@ impl Index {
             }
         }
         found.sort_unstable();
+        // Messages that were moved into one frame from different places are extents of their own.
+        found.dedup();
         found
     }
 

@@ -69,6 +69,8 @@ struct Unsynced {
 pub(super) struct Log {
     dir: PathBuf,
     fsync: Fsync,
+    /// A tail of this size is followed by a new segment.
+    segment_bytes: u64,
     tail: Option<Tail>,
     /// In order; always empty if every commit is synced.
     unsynced: Vec<Unsynced>,
@@ -87,10 +89,11 @@ pub(super) struct Log {
 
 impl Log {
     /// The log in `dir`, before its first segment.
-    pub fn new(dir: PathBuf, fsync: Fsync) -> Self {
+    pub fn new(dir: PathBuf, fsync: Fsync, segment_bytes: u64) -> Self {
         Self {
             dir,
             fsync,
+            segment_bytes,
             tail: None,
             unsynced: Vec::new(),
             commit: 0,
@@ -132,9 +135,9 @@ impl Log {
         self.faults.push(fault);
     }
 
-    /// Starts a commit, in a new segment if the tail has `segment_bytes`.
-    pub fn begin(&mut self, segment_bytes: u64) -> Result<Start, StoreError> {
-        let full = self.tail.as_ref().is_none_or(|tail| tail.end >= segment_bytes);
+    /// Starts a commit, in a new segment if the tail is full.
+    pub fn begin(&mut self) -> Result<Start, StoreError> {
+        let full = self.tail.as_ref().is_none_or(|tail| tail.end >= self.segment_bytes);
         if full || self.spoiled {
             self.roll()?;
         }
@@ -175,9 +178,12 @@ impl Log {
         let tail = self.tail.as_mut().expect("a commit was begun");
         let end = tail.end + self.written;
         if due {
-            // Zeros behind the end are no commit; if there is no room for them, we do without.
-            if self.written <= SMALL_COMMIT && end == tail.length && write_all_at(&tail.file, &ZEROS, end).is_ok() {
-                tail.length = end + ZEROS.len() as u64;
+            if self.written <= SMALL_COMMIT && end == tail.length {
+                let zeros = &ZEROS[..self.segment_bytes.saturating_sub(end).min(ZEROS.len() as u64) as usize];
+                // Zeros behind the end are no commit; if there is no room for them, we do without.
+                if write_all_at(&tail.file, zeros, end).is_ok() {
+                    tail.length = end + zeros.len() as u64;
+                }
             }
             self.sync_to(end)?;
             self.durable = self.commit + 1;

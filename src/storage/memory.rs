@@ -55,6 +55,7 @@ struct Inner {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kept {
     definitions: BTreeMap<DefinitionKey, Bytes>,
+    next_sequence: u64,
     queues: BTreeMap<u64, BTreeMap<u64, Message>>,
 }
 
@@ -104,7 +105,7 @@ impl Store for FaultyMemoryStore {
         inner.closed = false;
         let kept = inner.kept.clone();
         drop(inner);
-        let mut recovery = Recovery { clean, ..Recovery::default() };
+        let mut recovery = Recovery { clean, next_sequence: kept.next_sequence, ..Recovery::default() };
         for (key, value) in kept.definitions {
             recovery.definitions += 1;
             sink(Recovered::Definition { key, value });
@@ -177,6 +178,7 @@ impl Kept {
                 let record = Bytes::copy_from_slice(&batch.bytes[*start..*start + *len]);
                 let body = body.map(|body| batch.bodies[body].clone());
                 let message = Message { record, body, delivered: 0 };
+                self.next_sequence = self.next_sequence.max(*seq + 1);
                 self.queues.entry(*queue).or_default().insert(*seq, message);
             }
             Op::Settle { queue, first, last } => {

@@ -95,6 +95,9 @@ pub struct Recovery {
     pub clean: bool,
     pub definitions: u64,
     pub messages: u64,
+    /// Sequences from here on are free in every queue. A smaller one may be that of a message which is settled
+    /// and not forgotten yet, and the store would take a new message for it.
+    pub next_sequence: u64,
     /// Bytes of a torn last commit that were cut off.
     pub cut_bytes: u64,
 }

@@ -16,6 +16,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -38,12 +39,24 @@ pub(super) struct Tables {
 }
 
 const CHECKPOINT: &str = "checkpoint";
+/// How long to wait for a store of this process that was just dropped.
+const LET_GO: Duration = Duration::from_secs(5);
 
 impl Tables {
     /// Opens the trees in their folder, or makes them.
     pub fn open(path: PathBuf, cache_bytes: u64) -> Result<Self, StoreError> {
         let config = ::sled::Config::new().path(&path).cache_capacity(cache_bytes).flush_every_ms(None);
-        let db = config.open().map_err(index_failed("open", &path))?;
+        let start = Instant::now();
+        let db = loop {
+            match config.open() {
+                // The folder is ours alone, so this is an earlier store of this process: sled's threads let
+                // go of the file a moment after the last handle is dropped.
+                Err(::sled::Error::Io(error)) if error.to_string().contains("lock") && start.elapsed() < LET_GO => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => break result.map_err(index_failed("open", &path))?,
+            }
+        };
         let definitions = db.open_tree("definitions").map_err(index_failed("open", &path))?;
         let blocks = db.open_tree("blocks").map_err(index_failed("open", &path))?;
         let file_path = path.join("db");

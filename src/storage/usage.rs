@@ -26,11 +26,6 @@ pub(super) struct Usages {
 }
 
 impl Usages {
-    pub fn get(&self, segment: u32) -> Usage {
-        let at = segment.checked_sub(self.base);
-        at.and_then(|at| self.list.get(at as usize)).copied().unwrap_or_default()
-    }
-
     /// The segments whose file exists, lowest number first.
     pub fn files(&self) -> impl Iterator<Item = (u32, Usage)> {
         self.all().filter(|(_, usage)| usage.size > 0)
