@@ -124,10 +124,12 @@ impl Segments {
             !segment.is_full() && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64
         });
         self.next_seq = seq;
-        let segment = if room { self.tail(seq, pool) } else { self.new_tail(seq, pool) };
-        while segment.end() < seq {
-            segment.entries.push(HOLE);
+        if room && let Some(segment) = self.list.back_mut() {
+            while segment.end() < seq {
+                segment.entries.push(HOLE);
+            }
         }
+        let segment = self.tail(seq, pool);
         let start = segment.bytes.len();
         segment.entries.push(start as u32);
         segment.bytes.extend_from_slice(record);
@@ -145,17 +147,13 @@ impl Segments {
 
     /// The next message gets this sequence, unless it would get a larger one anyway.
     pub fn skip_to(&mut self, seq: u64) {
-        if seq > self.next_seq {
-            self.next_seq = seq;
-            if !self.list.is_empty() {
-                self.list.push_back(Segment { base: seq, ..Segment::default() });
-            }
-        }
+        self.next_seq = self.next_seq.max(seq);
     }
 
     #[inline]
     fn tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
-        if self.list.back().is_none_or(Segment::is_full) {
+        // After a gap in the sequence the last segment may end before.
+        if self.list.back().is_none_or(|segment| segment.is_full() || segment.end() != seq) {
             return self.new_tail(seq, pool);
         }
         self.list.back_mut().expect("just seen")
