@@ -37,6 +37,8 @@ pub struct Config {
     pub tcp_listeners: Vec<Listener>,
     /// The RabbitMQ version to behave like.
     pub profile: Profile,
+    /// A newer version: what it would treat differently is logged.
+    pub compat_lint: Option<Profile>,
     /// When stored data is flushed to the disk.
     pub fsync: Fsync,
     /// A filter that `tracing_subscriber::EnvFilter` accepts.

@@ -62,12 +62,17 @@ struct Cli {
     /// [default: 4.2]
     #[arg(long, global = true, value_name = "VERSION", verbatim_doc_comment)]
     compat: Option<OsString>,
+    /// Log what this newer RabbitMQ would refuse
+    /// or do differently
+    #[arg(long, global = true, value_name = "VERSION", verbatim_doc_comment)]
+    compat_lint: Option<OsString>,
     /// error, warn, info, debug, trace, or a filter like
     /// info,leveret::storage=debug [default: info]
     #[arg(long, global = true, value_name = "LEVEL", verbatim_doc_comment)]
     log: Option<OsString>,
-    /// Log lines on stderr as text or json [default: text]
-    #[arg(long, global = true, value_name = "FORMAT")]
+    /// Log lines on stderr as text or json
+    /// [default: text]
+    #[arg(long, global = true, value_name = "FORMAT", verbatim_doc_comment)]
     log_format: Option<OsString>,
 }
 
@@ -100,6 +105,7 @@ impl Cli {
             ("bind", bind),
             ("port", self.port),
             ("compat", self.compat),
+            ("compat_lint", self.compat_lint),
             ("fsync", self.fsync),
             ("log", self.log),
             ("log_format", self.log_format),

@@ -24,6 +24,7 @@ pub(super) enum Setting {
     Bind,
     Port,
     Compat,
+    CompatLint,
     Fsync,
     Log,
     LogFormat,
@@ -49,13 +50,14 @@ pub(super) enum Setting {
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
-pub(super) const OPTIONS: [(&str, Setting); 9] = [
+pub(super) const OPTIONS: [(&str, Setting); 10] = [
     ("config", Setting::ConfigFile),
     ("data_dir", Setting::DataDir),
     ("ephemeral", Setting::Ephemeral),
     ("bind", Setting::Bind),
     ("port", Setting::Port),
     ("compat", Setting::Compat),
+    ("compat_lint", Setting::CompatLint),
     ("fsync", Setting::Fsync),
     ("log", Setting::Log),
     ("log_format", Setting::LogFormat),
@@ -107,6 +109,7 @@ impl Draft {
             data_dir: None,
             tcp_listeners: Vec::new(),
             profile: Profile::default(),
+            compat_lint: None,
             fsync: Fsync::Always,
             log: "info".to_owned(),
             log_format: LogFormat::Text,
@@ -155,6 +158,7 @@ impl Draft {
                 self.listeners.insert("default".to_owned(), ListenOn::Port(port));
             }
             Setting::Compat => config.profile = values::profile(text)?,
+            Setting::CompatLint => config.compat_lint = Some(values::profile(text)?),
             Setting::Fsync => config.fsync = values::fsync(text)?,
             Setting::Log => config.log = values::log_filter(text)?,
             Setting::LogFormat => config.log_format = values::log_format(text)?,

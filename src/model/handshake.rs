@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use leveret_protocol::{
-    Decoder, Event, Fault, FieldTable, FieldValue, FrameError, FrameFault, FrameKind, Method, MethodId, PROTOCOL_HEADER,
+    BODY_SIZE_MAX, Decoder, Event, Fault, FieldTable, FieldValue, FrameError, FrameFault, FrameKind, Method, MethodId, PROTOCOL_HEADER,
     ReplyCode, connection, put_method_frame, reply_text,
 };
 
@@ -235,7 +235,8 @@ impl Handshake {
         self.agreed.frame_max = tune_ok.frame_max;
         self.agreed.channel_max = tune_ok.channel_max;
         self.agreed.heartbeat_s = tune_ok.heartbeat;
-        self.decoder.set_payload_max(tune_ok.frame_max);
+        // Without a limit a frame may still not claim more than the largest message.
+        self.decoder.set_payload_max(if tune_ok.frame_max == 0 { BODY_SIZE_MAX as u32 } else { tune_ok.frame_max });
         self.state = State::Opening;
         None
     }

@@ -291,6 +291,7 @@ impl<'a> Boot<'a> {
     fn add_vhost(&mut self, name: Name, number: u64) {
         let settings = Settings {
             profile: self.config.profile,
+            lint_against: self.config.compat_lint,
             consumer_timeout_ms: self.config.consumer_timeout.map(|timeout| timeout.as_millis() as u64),
             max_message_size: self.config.max_message_size,
             consumers_per_channel_max: None,

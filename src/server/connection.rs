@@ -158,6 +158,7 @@ where
                         channel_max: agreed.channel_max,
                         heartbeat_s: agreed.heartbeat_s,
                     };
+                    server.lint_frame_max(&info);
                     tracing::info!(connection = %name, user = %info.user.name, vhost = %shard.name, "client connected");
                     let wakeup = Arc::new(Wakeup::default());
                     let (connection, _) = shard.turn(None, |broker, now| {

@@ -18,6 +18,7 @@ use self::shard::Shard;
 
 use crate::auth::{AuthFailure, Permissions, User, UserDirectory};
 use crate::config::Config;
+use crate::model::connection::ConnectionInfo;
 use crate::model::handshake::HandshakeLimits;
 use crate::model::record::Name;
 
@@ -62,6 +63,23 @@ impl Server {
             channel_max: self.config.channel_max,
             heartbeat_s: self.config.heartbeat_s,
             max_message_size: self.config.max_message_size,
+        }
+    }
+
+    /// A connection whose frame_max a newer version would refuse is named in the log.
+    fn lint_frame_max(&self, info: &ConnectionInfo) {
+        if let Some(newer) = self.config.compat_lint
+            && info.frame_max != 0
+            && info.frame_max < newer.frame_max_min()
+        {
+            tracing::warn!(
+                connection = %info.name,
+                user = %info.user.name,
+                frame_max = info.frame_max,
+                "RabbitMQ {}: this frame_max is below the minimum of {}, the connection will be refused",
+                newer.as_str(),
+                newer.frame_max_min()
+            );
         }
     }
 

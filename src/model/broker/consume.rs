@@ -3,7 +3,7 @@
 use leveret_protocol::{FieldTable, basic};
 use slotmap::Key as _;
 
-use super::{Broker, dispatch};
+use super::{Broker, Finding, dispatch};
 use crate::auth::Access;
 use crate::model::arguments::QueueType;
 use crate::model::channel::{Consumer, Delivery, ReplyConsumer};
@@ -30,6 +30,9 @@ impl Broker {
     pub(super) fn basic_qos(&mut self, channel: ChannelKey, qos: &basic::Qos) -> Result<(), AmqpError> {
         if qos.prefetch_size != 0 {
             return Err(AmqpError::PrefetchSize(qos.prefetch_size));
+        }
+        if qos.global {
+            self.lint(channel, Finding::ChannelPrefetch, "basic.qos");
         }
         let state = &mut self.channels[channel];
         if qos.global && self.settings.profile.has_channel_prefetch() {

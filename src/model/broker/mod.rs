@@ -14,6 +14,7 @@ mod definitions;
 mod dispatch;
 mod exchanges;
 mod lifecycle;
+mod lint;
 mod pending;
 mod policies;
 mod publish;
@@ -46,11 +47,14 @@ use crate::auth::Access;
 
 pub use self::definitions::RecoveryError;
 pub use self::dispatch::Poll;
+pub use self::lint::Finding;
 
 /// What is set from outside, for a whole broker.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub profile: Profile,
+    /// A newer version: what it would treat differently is logged and counted.
+    pub lint_against: Option<Profile>,
     /// How long a delivery may stay unacked (§9.5); `None`: for ever.
     pub consumer_timeout_ms: Option<u64>,
     /// Largest body in bytes (§8.1).
@@ -80,6 +84,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             profile: Profile::default(),
+            lint_against: None,
             consumer_timeout_ms: Some(1_800_000),
             max_message_size: 16 << 20,
             consumers_per_channel_max: None,
@@ -142,6 +147,7 @@ pub struct Broker {
     /// Last queue id given out, within this vhost's range.
     queue_ids: u64,
     stats: BrokerStats,
+    lint: lint::Lint,
 }
 
 impl Broker {
@@ -173,6 +179,7 @@ impl Broker {
             taken: Vec::new(),
             queue_ids: store_range,
             stats: BrokerStats::default(),
+            lint: lint::Lint::default(),
         };
         broker.declare_predeclared();
         broker
@@ -353,11 +360,7 @@ impl Broker {
                 self.channel_close(channel, now);
                 Ok(())
             }
-            // Nothing of ours is being closed: RabbitMQ ignores it.
-            Method::ChannelCloseOk(_) => Ok(()),
             Method::ChannelFlow(flow) => self.channel_flow(channel, flow.active),
-            // Never sent by us, harmless.
-            Method::ChannelFlowOk(_) => Ok(()),
             Method::AccessRequest(_) => {
                 self.reply(channel, &leveret_protocol::access::RequestOk { ticket: 1 }.into());
                 Ok(())

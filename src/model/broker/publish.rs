@@ -7,7 +7,7 @@ use leveret_protocol::{
 };
 use rand_chacha::rand_core::RngCore as _;
 
-use super::Broker;
+use super::{Broker, Finding};
 use super::consume::REPLY_TO;
 use super::dead_letter::Reason;
 use crate::auth::Access;
@@ -118,6 +118,11 @@ impl Broker {
         if self.topology.get(exchange).is_some_and(|exchange| exchange.internal) {
             return Err(AmqpError::InternalExchange(self.exchange_resource(publish.exchange)));
         }
+        if self.settings.lint_against.is_some()
+            && publish.properties.headers().is_some_and(|headers| headers.get("x-death").is_some())
+        {
+            self.lint(key, Finding::PublishedDeaths, publish.exchange);
+        }
         let mut rewritten = BytesMut::new();
         let (properties, expiration_ms, extra_keys, bcc) =
             self.check_properties(key, publish.properties, &mut rewritten)?;
@@ -132,6 +137,9 @@ impl Broker {
         };
         let mut queues = Vec::new();
         let replied = publish.exchange.is_empty() && self.reply_directly(&incoming, &extra_keys);
+        if publish.mandatory && publish.exchange.is_empty() && publish.routing_key.starts_with(REPLY_TO) && !replied {
+            self.lint(key, Finding::LostReply, publish.routing_key);
+        }
         let by_keys_only = self.route(exchange, &incoming, &extra_keys, &mut queues);
         let message = NewMessage {
             exchange: incoming.exchange.as_bytes(),

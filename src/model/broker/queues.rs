@@ -3,7 +3,7 @@
 use leveret_protocol::{FieldTable, FieldValue, basic, queue};
 
 use super::consume::REPLY_TO;
-use super::{Broker, clean_name};
+use super::{Broker, Finding, clean_name};
 use crate::auth::Access;
 use crate::model::arguments::{self, QueueSettings, QueueType};
 use crate::model::error::{AmqpError, Resource};
@@ -102,6 +102,12 @@ impl Broker {
             arguments::check_equivalent(queue.queue_type, self.settings.profile, &arguments, &queue.arguments, &resource)?;
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
+        }
+        if arguments.get("x-queue-master-locator").is_some() {
+            self.lint(channel, Finding::MasterLocator, &name);
+        }
+        if queue_type != QueueType::Quorum && arguments.get("x-consumer-timeout").is_some() {
+            self.lint(channel, Finding::ConsumerTimeoutArgument, &name);
         }
         if self.settings.profile.denies_master_locator() && declare.arguments.get("x-queue-master-locator").is_some() {
             return Err(AmqpError::Deprecated("queue_master_locator"));

@@ -3,7 +3,7 @@
 
 use leveret_protocol::{basic, confirm, tx};
 
-use super::Broker;
+use super::{Broker, Finding};
 use super::dead_letter::Reason;
 use crate::model::arguments::QueueType;
 use crate::model::channel::{Confirms, Delivery, Settlement, Tx};
@@ -49,6 +49,10 @@ impl Broker {
             self.taken = taken;
             return Err(AmqpError::UnknownDeliveryTag(tag));
         }
+        if self.settings.lint_against.is_some() && settlement == Settlement::Return {
+            self.lint_nack(channel, &taken);
+        }
+        let state = &mut self.channels[channel];
         if let Some(tx) = &mut state.tx {
             tx.settlements.push((settlement, taken));
             return Ok(());
@@ -57,6 +61,15 @@ impl Broker {
         taken.shrink_to(4096);
         self.taken = taken;
         Ok(())
+    }
+
+    fn lint_nack(&mut self, channel: ChannelKey, taken: &[Delivery]) {
+        let quorum = taken.iter().find_map(|delivery| {
+            self.queues.get(delivery.queue).filter(|queue| queue.queue_type == QueueType::Quorum)
+        });
+        if let Some(name) = quorum.map(|queue| queue.name.clone()) {
+            self.lint(channel, Finding::NackCounts, &name);
+        }
     }
 
     #[inline]

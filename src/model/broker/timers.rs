@@ -2,12 +2,13 @@
 
 use leveret_protocol::{MethodId, put_heartbeat};
 
-use super::Broker;
+use super::{Broker, Finding};
 use super::dead_letter::Reason;
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
 use crate::model::channel::Delivery;
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
+use crate::model::record::Name;
 use crate::model::timer::{Millis, Timer};
 
 /// Messages expired in one go; more wait for the next turn, so that nobody is kept from the vhost for long.
@@ -160,6 +161,8 @@ impl Broker {
             timeout_ms,
             "delivery acknowledgement timed out, closing channel"
         );
+        let queue = self.queues.get(oldest.queue).map_or_else(|| Name::from(""), |queue| queue.name.clone());
+        self.lint(key, Finding::AckTimeout, &queue);
         if self.settings.profile.ack_timeout_closes_channel() {
             let error = AmqpError::AckTimeout { channel: number, timeout_ms: timeout_ms.to_string() };
             return self.fail(connection, number, MethodId::NONE, &error, now);
