@@ -10,6 +10,10 @@ mod broker;
 #[path = "support/client.rs"]
 mod client;
 
+#[path = "wire/channels.rs"]
+mod channels;
+#[path = "wire/closing.rs"]
+mod closing;
 #[path = "wire/content.rs"]
 mod content;
 #[path = "wire/frames.rs"]

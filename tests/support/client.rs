@@ -809,42 +809,36 @@ impl Channel {
         }
     }
 
-    /// Whether there is a queue of this name, looked up on a channel of its own.
+    /// Whether there is a queue of this name.
     #[track_caller]
     pub fn exists(&self, queue: &str) -> bool {
-        let probe = self.connection.channel();
-        probe.send(queue::Declare { passive: true, ..declare(queue) });
-        let answer = probe.next();
-        match answer.method() {
-            Method::QueueDeclareOk(_) => {
-                probe.close();
-                true
-            }
-            Method::ChannelClose(close) if close.reply_code == 404 => {
-                probe.send(channel::CloseOk {});
-                false
-            }
-            other => panic!("{other:?}"),
-        }
+        self.probe(queue::Declare { passive: true, ..declare(queue) }) != Some(404)
     }
 
-    /// Whether there is an exchange of this name, looked up on a channel of its own.
+    /// Whether the queue is exclusive to another connection.
+    #[track_caller]
+    pub fn is_locked(&self, queue: &str) -> bool {
+        self.probe(queue::Declare { passive: true, ..declare(queue) }) == Some(405)
+    }
+
+    /// Whether there is an exchange of this name.
     #[track_caller]
     pub fn exchange_exists(&self, name: &str) -> bool {
+        self.probe(exchange::Declare { passive: true, ..exchange(name, "direct") }) != Some(404)
+    }
+
+    /// Sends a method on a channel of its own: the code of the error, if there is one.
+    #[track_caller]
+    pub fn probe<'a>(&self, method: impl Into<Method<'a>>) -> Option<u16> {
         let probe = self.connection.channel();
-        probe.send(exchange::Declare { passive: true, ..exchange(name, "direct") });
+        probe.send(method);
         let answer = probe.next();
-        match answer.method() {
-            Method::ExchangeDeclareOk(_) => {
-                probe.close();
-                true
-            }
-            Method::ChannelClose(close) if close.reply_code == 404 => {
-                probe.send(channel::CloseOk {});
-                false
-            }
-            other => panic!("{other:?}"),
+        if let Method::ChannelClose(close) = answer.method() {
+            probe.send(channel::CloseOk {});
+            return Some(close.reply_code);
         }
+        probe.close();
+        None
     }
 
     /// Deletes a queue: its ready messages.
