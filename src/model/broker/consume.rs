@@ -126,8 +126,12 @@ impl Broker {
         queue.consumers.push(consumer);
         queue.exclusive_consumer = exclusive;
         queue.last_used = now;
-        if queue.settings.single_active_consumer && queue.active_consumer.is_none() {
-            queue.active_consumer = Some(consumer);
+        if queue.settings.single_active_consumer {
+            match queue.active_consumer {
+                None => queue.active_consumer = Some(consumer),
+                Some(active) if quorum => self.challenge(queue_key, active, priority),
+                Some(_) => {}
+            }
         }
         if !consume.no_wait {
             self.reply(channel, &basic::ConsumeOk { consumer_tag: &tag }.into());
@@ -239,6 +243,27 @@ impl Broker {
         Some(queue_key)
     }
 
+    /// §9.3: on a quorum queue a consumer of higher priority takes over as soon as the active one holds nothing.
+    fn challenge(&mut self, key: QueueKey, active: ConsumerKey, priority: i64) {
+        let holder = &mut self.consumers[active];
+        if priority <= holder.priority {
+            return;
+        }
+        holder.waiting = false;
+        let queue = &mut self.queues[key];
+        queue.remove_waiting(active);
+        queue.handing_over = true;
+        self.finish_hand_over(key);
+    }
+
+    /// Activates the best consumer if the one that makes room for it holds nothing any more.
+    pub(super) fn finish_hand_over(&mut self, key: QueueKey) {
+        let Some(active) = self.queues[key].active_consumer else { return };
+        if self.consumers.get(active).is_none_or(|consumer| consumer.unacked == 0) {
+            self.activate_next(key);
+        }
+    }
+
     /// §9.3: the waiting consumer of the highest priority, oldest first, becomes the active one.
     fn activate_next(&mut self, key: QueueKey) {
         let queue = &mut self.queues[key];
@@ -250,6 +275,7 @@ impl Broker {
             }
         }
         queue.active_consumer = next.map(|(_, consumer)| consumer);
+        queue.handing_over = false;
         if let Some((_, consumer)) = next {
             self.offer(consumer);
         }

@@ -183,7 +183,8 @@ impl Broker {
         }
         let Some(channel) = self.channels.get(consumer.channel) else { return };
         let Some(queue) = self.queues.get_mut(consumer.queue) else { return };
-        if !channel.has_credit() || (queue.settings.single_active_consumer && queue.active_consumer != Some(consumer_key)) {
+        if !channel.has_credit() || (queue.settings.single_active_consumer
+                && (queue.active_consumer != Some(consumer_key) || queue.handing_over)) {
             return;
         }
         consumer.waiting = true;

@@ -146,7 +146,12 @@ impl Broker {
         state.parked.clear();
     }
 
-    pub(super) fn channel_open(&mut self, connection: ConnectionKey, number: u16) -> Result<(), AmqpError> {
+    pub(super) fn channel_open(
+        &mut self,
+        connection: ConnectionKey,
+        number: u16,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
         let state = &self.connections[connection];
         if state.channels.contains_key(&number) {
             // The client still owes close-ok (§3.11, corrections).
@@ -157,7 +162,7 @@ impl Broker {
             let error = AmqpError::TooManyChannels { open, max };
             let text = reply_text(error.reply_code(), &error.explanation());
             // Nobody's method: class and method are 0 (§3.11).
-            self.close_connection_by_server(connection, error.reply_code(), &text, MethodId::NONE, 0);
+            self.close_connection_by_server(connection, error.reply_code(), &text, MethodId::NONE, now);
             return Ok(());
         }
         self.stats.channels_opened += 1;
@@ -261,9 +266,12 @@ impl Broker {
         state.backlog_bytes -= backlog;
         for delivery in &unsent {
             if let OutKind::Deliver(consumer) = delivery.kind
-                && let Some(consumer) = self.consumers.get_mut(consumer)
+                && let Some(state) = self.consumers.get_mut(consumer)
             {
-                consumer.queued -= 1;
+                state.queued -= 1;
+                if state.cancelled && state.queued == 0 {
+                    self.consumers.remove(consumer);
+                }
             }
         }
         unsent

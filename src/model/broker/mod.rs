@@ -335,7 +335,7 @@ impl Broker {
     ) -> Result<(), AmqpError> {
         let Some(channel) = self.open_channel(connection, number) else {
             return match method {
-                Method::ChannelOpen(_) => self.channel_open(connection, number),
+                Method::ChannelOpen(_) => self.channel_open(connection, number, now),
                 Method::ChannelClose(_) | Method::ChannelCloseOk(_) => self.unopened_close(connection, number, &method),
                 _ => self.on_channel_not_open(connection, number),
             };

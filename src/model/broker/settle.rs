@@ -121,7 +121,11 @@ impl Broker {
     fn release_credit(&mut self, delivery: &Delivery) {
         if let Some(consumer) = self.consumers.get_mut(delivery.consumer) {
             consumer.unacked -= 1;
+            let done = consumer.unacked == 0;
             self.offer(delivery.consumer);
+            if done && self.queues.get(delivery.queue).is_some_and(|queue| queue.handing_over) {
+                self.finish_hand_over(delivery.queue);
+            }
         }
     }
 
@@ -190,8 +194,9 @@ impl Broker {
         match queue.settings.delayed_retry.delay_ms(failed, returns.failed) {
             Some(delay) => {
                 let due = now.saturating_add(delay);
-                queue.delay(delivery.seq, due);
-                self.timers.arm(due, Timer::QueueDelayed(delivery.queue));
+                if queue.delay(delivery.seq, due) {
+                    self.timers.arm(due, Timer::QueueDelayed(delivery.queue));
+                }
             }
             None => queue.requeue(delivery.seq, true),
         }

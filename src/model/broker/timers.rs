@@ -81,7 +81,7 @@ impl Broker {
         let over = self.queues[key].is_over_limit();
         if over || expires_at.is_some_and(|at| at <= now) {
             self.dispatch(key, now);
-        } else {
+        } else if self.queues[key].head_timer.is_none() || self.queues[key].has_levels() {
             self.care_for_head(key, now);
         }
         if over {

@@ -69,6 +69,8 @@ pub struct Queue {
     pub exclusive_consumer: bool,
     /// With `x-single-active-consumer`: who receives.
     pub active_consumer: Option<ConsumerKey>,
+    /// A quorum queue's active consumer makes room for one of higher priority: it receives nothing more.
+    pub handing_over: bool,
     /// Has ready messages or free consumers that dispatch has not seen yet.
     pub dirty: bool,
     pub stats: QueueStats,
@@ -158,6 +160,7 @@ impl Queue {
             consumers: Vec::new(),
             exclusive_consumer: false,
             active_consumer: None,
+            handing_over: false,
             dirty: false,
             stats: QueueStats::default(),
             last_used: now,
@@ -216,6 +219,11 @@ impl Queue {
         }
     }
 
+    /// Does it order messages by priority?
+    pub fn has_levels(&self) -> bool {
+        self.levels != Levels::One
+    }
+
     /// A stored message may come from a queue that had more levels, under another version profile.
     fn level_of_stored(&self, level: u8) -> u8 {
         match self.levels {
@@ -241,8 +249,10 @@ impl Queue {
     }
 
     /// The message waits until `at` before it is ready again.
-    pub fn delay(&mut self, seq: u64, at: Millis) {
+    /// True if it is the first to be due.
+    pub fn delay(&mut self, seq: u64, at: Millis) -> bool {
         self.delayed.insert((at, seq));
+        self.delayed.first() == Some(&(at, seq))
     }
 
     /// Makes the messages ready whose wait is over; returns when the next one's is.
@@ -378,6 +388,10 @@ impl Queue {
         if !self.has_expiring || self.ready_count == 0 {
             return None;
         }
+        if !self.has_levels() {
+            let seq = self.ready.peek(&self.messages)?;
+            return self.expiry_of(seq).filter(|&at| at <= now).map(|_| seq);
+        }
         self.ready
             .heads(&self.messages)
             .into_iter()
@@ -393,6 +407,10 @@ impl Queue {
             // Unacked ones may come back with an expiry.
             self.has_expiring = self.unacked_count > 0;
             return None;
+        }
+        if !self.has_levels() {
+            let seq = self.ready.peek(&self.messages)?;
+            return self.expiry_of(seq);
         }
         self.ready.heads(&self.messages).into_iter().filter_map(|seq| self.expiry_of(seq)).min()
     }
