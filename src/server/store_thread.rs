@@ -88,10 +88,12 @@ fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) {
     }
 }
 
+/// Nothing to commit: syncs what is due, tidies up, sleeps.
 fn idle(store: &mut dyn Store, signal: &StoreSignal) {
-    match store.maintain() {
-        Ok(true) => {}
-        Ok(false) => std::thread::park_timeout(IDLE),
+    let done = store.sync_if_due().and_then(|due| Ok((due, store.maintain()?)));
+    match done {
+        Ok((_, true)) => {}
+        Ok((due, false)) => std::thread::park_timeout(due.unwrap_or(IDLE).min(IDLE)),
         Err(error) => {
             tracing::error!(%error, "store maintenance failed, will be tried again");
             if !signal.raised.load(Ordering::Acquire) {
