@@ -423,7 +423,9 @@ pub fn duration_ms(text: &str) -> Option<u64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    digits.parse::<u64>().ok()?.checked_mul(seconds * 1000)
+    // More digits than a number has are as good as for ever.
+    let count: u64 = digits.parse().unwrap_or(u64::MAX);
+    (count > 0).then(|| count.saturating_mul(seconds * 1000))
 }
 
 /// Compares the arguments known to the type (§5.3); unknown ones are not looked at.

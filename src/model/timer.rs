@@ -20,6 +20,8 @@ pub enum Timer {
     QueueExpires(QueueKey),
     /// Returned messages of a quorum queue may be due for their retry (§12.1).
     QueueDelayed(QueueKey),
+    /// Consumers of a stream go on after a pause, or its oldest messages are too old (§12.2).
+    Stream(QueueKey),
     /// Dead letters that no queue took are tried again.
     RetryDeaths,
     /// The oldest unacked delivery of the channel may be too old (§9.5).

@@ -91,12 +91,13 @@ impl Broker {
         if quorum && state.global_prefetch > 0 {
             return Err(AmqpError::NotImplemented(format!("{resource} does not support global qos")));
         }
-        let exclusive = consume.exclusive && !quorum;
+        let exclusive = consume.exclusive && queue.queue_type == QueueType::Classic;
         if queue.exclusive_consumer
             || (exclusive && (!queue.consumers.is_empty() || queue.settings.single_active_consumer))
         {
             return Err(AmqpError::ExclusiveUse(resource));
         }
+        let reader = self.check_stream_consume(channel, queue_key, &consume, now)?;
         let prefetch = match u32::from(state.prefetch) {
             0 if quorum => QUORUM_PREFETCH_MAX,
             prefetch => prefetch,
@@ -126,6 +127,9 @@ impl Broker {
         queue.consumers.push(consumer);
         queue.exclusive_consumer = exclusive;
         queue.last_used = now;
+        if let Some((offset, filter)) = reader {
+            queue.add_reader(consumer, offset, filter);
+        }
         if queue.settings.single_active_consumer {
             match queue.active_consumer {
                 None => queue.active_consumer = Some(consumer),
@@ -149,7 +153,8 @@ impl Broker {
         let queue = &self.queues[queue];
         let resource = self.queue_resource(&queue.name);
         let has_own_timeout = self.settings.profile.has_delayed_retry();
-        let foreign = STREAM_ARGUMENTS.into_iter().find(|argument| arguments.get(argument).is_some()).or_else(|| {
+        let unknown: &[&str] = if queue.is_stream() { &["x-priority"] } else { &STREAM_ARGUMENTS };
+        let foreign = unknown.iter().copied().find(|argument| arguments.get(argument).is_some()).or_else(|| {
             let own_timeout = has_own_timeout && arguments.get(OWN_TIMEOUT).is_some();
             (own_timeout && queue.queue_type != QueueType::Quorum).then_some(OWN_TIMEOUT)
         });
@@ -309,6 +314,7 @@ impl Broker {
         if queue.queue_type == QueueType::Quorum && queue.settings.single_active_consumer {
             return Err(AmqpError::GetFromSingleActiveConsumer(resource));
         }
+        self.refuse_stream(key, "basic.get")?;
         self.expire_heads(key, now);
         let queue = &mut self.queues[key];
         queue.last_used = now;

@@ -240,6 +240,7 @@ impl Broker {
     /// All is back: looks at what has expired meanwhile. Call once, before the first client.
     pub fn recovered(&mut self, now: Millis) {
         self.apply_policies(now);
+        self.streams_recovered(now);
         let keys: Vec<QueueKey> = self.queues.keys().collect();
         for key in keys {
             self.care_for_head(key, now);

@@ -13,8 +13,8 @@ use crate::model::channel::Delivery;
 use crate::model::connection::{BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind};
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::output::Output;
-use crate::model::queue::Returns;
 use crate::model::queue::message::flag;
+use crate::model::queue::{Returns, stream};
 use crate::model::timer::{Millis, Timer};
 
 /// What a poll leaves to do.
@@ -91,6 +91,9 @@ impl Broker {
     pub(super) fn dispatch(&mut self, key: QueueKey, now: Millis) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         queue.dirty = false;
+        if queue.is_stream() {
+            return self.dispatch_stream(key, now);
+        }
         while let Some(queue) = self.queues.get_mut(key)
             && queue.ready_count() > 0
             && let Some(consumer) = queue.next_waiting()
@@ -284,6 +287,10 @@ impl Broker {
                 }
             }
             match queue.returns_of(delivery.seq) {
+                None if queue.is_stream() => {
+                    let properties = stream::with_offset(record.raw_properties(), delivery.seq);
+                    out.put_content(delivery.number, frame_max, &properties, record.inline_body, body);
+                }
                 None => out.put_content(delivery.number, frame_max, record.properties, record.inline_body, body),
                 Some(returns) => {
                     let acquired = self.settings.profile.has_acquired_count();
@@ -291,6 +298,8 @@ impl Broker {
                     out.put_content(delivery.number, frame_max, &properties, record.inline_body, body);
                 }
             }
+        } else if queue.is_stream() {
+            self.unsent_is_gone(delivery);
         }
         if delivery.no_ack {
             self.settle(delivery.queue, delivery.seq);
@@ -378,6 +387,7 @@ impl Broker {
     /// The commit is on disk, and all before it: confirms and commit-oks that waited for it may go.
     pub fn stored(&mut self, commit: u64) {
         self.stored = self.stored.max(commit);
+        self.streams_stored();
         while let Some(&(awaited, channel)) = self.awaiting.front() {
             if awaited > self.stored {
                 break;

@@ -20,6 +20,7 @@ mod policies;
 mod publish;
 mod queues;
 mod settle;
+mod stream;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
@@ -134,6 +135,8 @@ pub struct Broker {
     stored: u64,
     /// Who waits for which commit, in the order of commits.
     awaiting: VecDeque<(u64, ChannelKey)>,
+    /// Streams whose consumers wait for a commit, in the order of commits.
+    streams_awaiting: VecDeque<(u64, QueueKey)>,
     timers: Timers,
     random: ChaCha12Rng,
     /// Queues to dispatch.
@@ -170,6 +173,7 @@ impl Broker {
             pending: Pending::default(),
             stored: 0,
             awaiting: VecDeque::new(),
+            streams_awaiting: VecDeque::new(),
             timers: Timers::default(),
             random: ChaCha12Rng::from_seed(seed),
             dirty: Vec::new(),

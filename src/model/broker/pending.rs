@@ -77,6 +77,11 @@ impl Pending {
         self.ops.push(PendingOp::Op(Op::Settle { queue, first: seq, last: seq }));
     }
 
+    /// Everything from `first` to `last`, all of it handed over before.
+    pub fn settle_range(&mut self, queue: u64, first: u64, last: u64) {
+        self.ops.push(PendingOp::Op(Op::Settle { queue, first, last }));
+    }
+
     pub fn put(&mut self, key: DefinitionKey, value: Bytes) {
         self.ops.push(PendingOp::Op(Op::Put { key, value }));
     }

@@ -74,7 +74,9 @@ impl Broker {
             queue.last_used = queue.last_used.max(now);
             self.arm_queue_expiry(key);
         }
-        if !self.queues[key].rejects_publishes() {
+        if self.queues[key].is_stream() {
+            self.retain_stream(key, now);
+        } else if !self.queues[key].rejects_publishes() {
             self.trim(key);
         }
     }

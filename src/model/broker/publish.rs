@@ -329,6 +329,9 @@ impl Broker {
         outcome: &mut Outcome,
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
+        if queue.is_stream() {
+            return self.append_to_stream(key, message, now, outcome);
+        }
         let mut message = *message;
         message.priority = queue.level(RawProperties::from_bytes(message.properties));
         message.persistent |= queue.queue_type == QueueType::Quorum;

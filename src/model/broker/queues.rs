@@ -132,7 +132,7 @@ impl Broker {
             }
         }
         if queue_type == QueueType::Stream {
-            return Err(AmqpError::NotImplemented(format!("{resource}: this version has no stream queues")));
+            super::stream::check_ranges(&arguments)?;
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
         let durable = declare.durable && !declare.exclusive;
@@ -279,6 +279,7 @@ impl Broker {
         let name = self.expand_queue_name(channel, purge.queue)?;
         self.check_access(channel, Access::Read, self.queue_resource(&name))?;
         let key = self.find_usable_queue(channel, &name)?;
+        self.refuse_stream(key, "queue.purge")?;
         let count = self.purge(key);
         if !purge.no_wait {
             let message_count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -287,9 +288,12 @@ impl Broker {
         Ok(())
     }
 
-    /// Drops every ready message; returns how many (§5.7).
+    /// Drops every ready message; returns how many (§5.7). A stream keeps what it has.
     pub fn purge(&mut self, key: QueueKey) -> u64 {
         let mut count = 0;
+        if self.queues[key].is_stream() {
+            return 0;
+        }
         while let Some((seq, _)) = self.queues[key].peek() {
             self.queues[key].take_head(seq);
             self.settle(key, seq);
@@ -318,10 +322,10 @@ impl Broker {
                     "cannot delete {resource}. queue.delete operations with {flag} flag set are not supported by quorum queues"
                 )));
             }
-            if delete.if_empty && queue.ready_count() > 0 {
+            if delete.if_empty && queue.ready_count() > 0 && !queue.is_stream() {
                 return Err(AmqpError::NotEmpty(resource));
             }
-            if delete.if_unused && !queue.consumers.is_empty() {
+            if delete.if_unused && !queue.consumers.is_empty() && !queue.is_stream() {
                 return Err(AmqpError::InUse(resource));
             }
             ready = queue.ready_count();

@@ -109,6 +109,10 @@ impl Broker {
     #[inline]
     pub(super) fn settle(&mut self, key: QueueKey, seq: u64) {
         let Some(queue) = self.queues.get_mut(key) else { return };
+        if queue.is_stream() {
+            // Stays for other readers, until retention takes it.
+            return;
+        }
         if queue.settle(seq, &mut self.pool) == Some(true)
             && let Some(store_id) = queue.store_id
         {
@@ -118,7 +122,7 @@ impl Broker {
 
     /// The delivery no longer counts against its consumer.
     #[inline]
-    fn release_credit(&mut self, delivery: &Delivery) {
+    pub(super) fn release_credit(&mut self, delivery: &Delivery) {
         if let Some(consumer) = self.consumers.get_mut(delivery.consumer) {
             consumer.unacked -= 1;
             let done = consumer.unacked == 0;
@@ -163,7 +167,7 @@ impl Broker {
             queue.stats.requeued += 1;
             if queue.queue_type == QueueType::Quorum {
                 self.return_to_quorum_queue(delivery, failed, now);
-            } else {
+            } else if !queue.is_stream() {
                 queue.requeue(delivery.seq, seen);
             }
             self.mark_dirty(delivery.queue);

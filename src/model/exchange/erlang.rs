@@ -5,7 +5,7 @@ use std::fmt::Write;
 use leveret_protocol::FieldValue;
 
 /// A value as RabbitMQ holds it after decoding.
-pub(super) fn term(value: &FieldValue) -> String {
+pub(in crate::model) fn term(value: &FieldValue) -> String {
     match value {
         FieldValue::Bool(value) => value.to_string(),
         FieldValue::I8(value) => value.to_string(),

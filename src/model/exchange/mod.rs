@@ -13,7 +13,7 @@
 mod bindings;
 mod consistent_hash;
 mod direct;
-mod erlang;
+pub(super) mod erlang;
 mod fanout;
 mod hash_index;
 mod header_value;

@@ -7,6 +7,7 @@
 pub mod message;
 mod ready;
 pub mod segment;
+pub mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -94,6 +95,9 @@ pub struct Queue {
     returns: BTreeMap<u64, Returns>,
     /// Quorum queues: messages that wait for their retry, by when it is due. They count as handed out.
     delayed: BTreeSet<(Millis, u64)>,
+    /// What a stream has on top: there nothing is ever ready or handed out in the sense of the fields above,
+    /// but `ready_count` and `ready_bytes` are what is retained.
+    stream: Option<Box<stream::Stream>>,
 }
 
 /// How often a message of a quorum queue came back (§12.1).
@@ -176,6 +180,7 @@ impl Queue {
             levels,
             returns: BTreeMap::new(),
             delayed: BTreeSet::new(),
+            stream: (queue_type == QueueType::Stream).then(Box::default),
         }
     }
 
@@ -310,6 +315,9 @@ impl Queue {
         returns: Returns,
         pool: &mut SegmentPool,
     ) -> bool {
+        if self.is_stream() {
+            return self.restore_to_stream(seq, record, body, pool);
+        }
         if !self.messages.restore(seq, record, body, pool) {
             return false;
         }
@@ -335,24 +343,33 @@ impl Queue {
     }
 
     /// New messages get sequences from this one on.
+    /// Not those of a stream, of which the newest message is never settled: its offsets just go on.
     pub fn skip_sequences(&mut self, next: u64) {
-        self.messages.skip_to(next);
+        if !self.is_stream() {
+            self.messages.skip_to(next);
+        }
     }
 
     /// The next delivery of the message will say redelivered.
     pub fn mark_redelivered(&mut self, seq: u64) {
-        self.messages.set_redelivered(seq);
+        // What a stream delivers is never redelivered (§8.3).
+        if !self.is_stream() {
+            self.messages.set_redelivered(seq);
+        }
     }
 
     /// The message that entered last says redelivered, if it is still here.
     pub fn mark_newest_redelivered(&mut self) {
-        self.messages.set_redelivered(self.messages.next_seq() - 1);
+        self.mark_redelivered(self.messages.next_seq() - 1);
     }
 
     /// Persistent messages that were delivered before and are here, with what the store is to remember.
     pub fn redelivered_on_disk(&self) -> Vec<(u64, u32)> {
         let wanted = flag::PERSISTENT | flag::REDELIVERED;
         let mut found = Vec::new();
+        if self.is_stream() {
+            return found;
+        }
         let mut at = 0;
         while let Some(seq) = self.messages.next_live(at) {
             at = seq + 1;
@@ -473,6 +490,7 @@ impl Queue {
     /// The consumer is gone or may not receive.
     pub fn remove_waiting(&mut self, consumer: ConsumerKey) {
         self.waiting.remove(consumer);
+        self.remove_reader(consumer);
     }
 }
 

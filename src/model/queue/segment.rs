@@ -284,6 +284,17 @@ impl Segments {
         }
     }
 
+    /// Forgets every message below this sequence.
+    pub fn drop_below(&mut self, seq: u64, pool: &mut SegmentPool) {
+        while let Some(segment) = self.list.pop_front_if(|segment| segment.end() <= seq) {
+            pool.give(segment);
+        }
+        let first = self.first_seq();
+        for seq in first..seq.min(self.next_seq) {
+            self.settle(seq, pool);
+        }
+    }
+
     /// Bytes held by this queue's segments, bodies included.
     pub fn memory(&self) -> usize {
         self.list

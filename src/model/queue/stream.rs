@@ -1,0 +1,419 @@
+//! A stream: a queue that keeps its messages when they are read, and consumers that each have a place in it (§12.2).
+//!
+//! Offsets are the sequences of the queue. The log is cut into parts, which RabbitMQ calls segments: retention
+//! takes whole parts from the front and never the last one, so the newest message is always there and after
+//! a restart offsets go on where they ended. Every message has the time of its arrival where other queues
+//! keep an expiry; times never fall along the log, so a time is found by halving.
+//! Invariants: nothing is read before it is committed, or a crash could give its offset to another message;
+//! nothing is taken by retention before it is committed; the parts hold exactly the retained messages.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use leveret_protocol::{FieldTable, FieldValue, RawProperties};
+use smallvec::SmallVec;
+
+use super::message::{NewMessage, Record};
+use super::segment::{SegmentPool, Segments};
+use super::{Queue, QueueType};
+use crate::model::arguments::duration_ms;
+use crate::model::exchange::erlang;
+use crate::model::ids::ConsumerKey;
+use crate::model::timer::Millis;
+
+/// `x-stream-max-segment-size-bytes` where it is not set.
+const PART_BYTES: u64 = 500_000_000;
+/// What a message takes on top of its names, properties and body: head and time of arrival.
+const RECORD_HEAD: u64 = 20;
+
+const OFFSET_HEADER: &str = "x-stream-offset";
+const FILTER_HEADER: &str = "x-stream-filter-value";
+
+/// Where a consumer wants to begin (`x-stream-offset`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offset {
+    First,
+    /// The newest chunk: what arrived in the same millisecond as the newest message.
+    Last,
+    Next,
+    At(u64),
+    /// The first message that arrived then or later.
+    Time(Millis),
+}
+
+impl Offset {
+    /// Reads the consumer argument.
+    ///
+    /// # Errors
+    /// The Erlang term that the text of the 406 ends with.
+    pub fn parse(value: Option<&FieldValue>, now: Millis) -> Result<Self, String> {
+        let Some(value) = value else { return Ok(Self::Next) };
+        let invalid = || format!("{{invalid_stream_offset_arg,{{{},{}}}}}", value.type_name(), erlang::term(value));
+        match value {
+            FieldValue::LongString(text) | FieldValue::ByteArray(text) => match text.as_ref() {
+                b"first" => Ok(Self::First),
+                b"last" => Ok(Self::Last),
+                b"next" => Ok(Self::Next),
+                _ => {
+                    let ago = value.as_str().and_then(duration_ms).ok_or_else(invalid)?;
+                    Ok(Self::Time(now.saturating_sub(ago)))
+                }
+            },
+            FieldValue::Timestamp(seconds) => Ok(Self::Time(seconds.saturating_mul(1000))),
+            // RabbitMQ reads a negative number as the beginning.
+            _ => value.as_integer().map(|offset| Self::At(offset.max(0) as u64)).ok_or_else(invalid),
+        }
+    }
+}
+
+/// Which messages a consumer wants (`x-stream-filter`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    values: SmallVec<[Bytes; 1]>,
+    /// Those without a filter value as well.
+    unfiltered: bool,
+}
+
+impl Filter {
+    /// Reads the consumer arguments; as in RabbitMQ, values that are no strings do not count.
+    pub fn parse(arguments: &FieldTable) -> Option<Self> {
+        let string = |value: &FieldValue| match value {
+            FieldValue::LongString(text) => Some(text.clone()),
+            _ => None,
+        };
+        let values: SmallVec<[Bytes; 1]> = match arguments.get("x-stream-filter")? {
+            FieldValue::Array(items) => items.iter().filter_map(string).collect(),
+            one => string(one).into_iter().collect(),
+        };
+        let unfiltered = matches!(arguments.get("x-stream-match-unfiltered"), Some(FieldValue::Bool(true)));
+        (!values.is_empty()).then_some(Self { values, unfiltered })
+    }
+
+    fn wants(&self, properties: RawProperties<'_>) -> bool {
+        let value = properties.headers().and_then(|headers| headers.get(FILTER_HEADER)?.as_long_string());
+        match value.unwrap_or_default() {
+            // An empty value is none.
+            b"" => self.unfiltered || self.values.iter().any(Bytes::is_empty),
+            value => self.values.iter().any(|wanted| wanted == value),
+        }
+    }
+}
+
+const NO_STREAM: &str = "asked of streams only";
+
+/// Some messages in a row; goes as a whole.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    first: u64,
+    messages: u64,
+    bytes: u64,
+    body_bytes: u64,
+    /// When its newest message arrived.
+    newest: Millis,
+}
+
+/// What one consumer has read.
+#[derive(Debug)]
+struct Reader {
+    next: u64,
+    filter: Option<Filter>,
+}
+
+/// What a reader finds when it looks for its next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    Message { seq: u64, body_len: u32 },
+    /// It has read all there is.
+    End,
+    /// It has looked at so many messages that it did not want that others should have their turn.
+    Pause,
+}
+
+/// What a stream has on top of a queue.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Oldest first; the last one grows.
+    parts: VecDeque<Part>,
+    bytes: u64,
+    readers: BTreeMap<ConsumerKey, Reader>,
+    /// Consumers with credit that have read all there is.
+    at_end: Vec<ConsumerKey>,
+    /// Sequences below this one may be read.
+    committed: u64,
+    /// What waits for its commit: the number of the commit, and the sequence after its last message.
+    uncommitted: VecDeque<(u64, u64)>,
+    /// Arrival of the newest message.
+    newest: Millis,
+    timer: Option<Millis>,
+}
+
+impl Stream {
+    /// Notes a message at the end of the log, in a part of at most `part_bytes` (and at least one message).
+    fn note(&mut self, seq: u64, bytes: u64, body_bytes: u64, arrived: Millis, part_bytes: u64) {
+        self.newest = arrived;
+        self.bytes += bytes;
+        match self.parts.back_mut() {
+            Some(part) if part.bytes < part_bytes => {
+                part.messages += 1;
+                part.bytes += bytes;
+                part.body_bytes += body_bytes;
+                part.newest = arrived;
+            }
+            _ => self.parts.push_back(Part { first: seq, messages: 1, bytes, body_bytes, newest: arrived }),
+        }
+    }
+
+    /// The sequence of the oldest message, or of the next if there is none.
+    fn first_offset(&self, messages: &Segments) -> u64 {
+        self.parts.front().map_or(messages.next_seq(), |part| part.first)
+    }
+
+    /// Is the oldest part to go, and may it? Never the last one, nor one that is not committed.
+    fn has_outlived(&self, max_bytes: Option<u64>, max_age_ms: Option<u64>, now: Millis) -> bool {
+        let (Some(oldest), Some(second)) = (self.parts.front(), self.parts.get(1)) else { return false };
+        second.first <= self.committed
+            && (max_bytes.is_some_and(|max| self.bytes > max)
+                || max_age_ms.is_some_and(|age| oldest.newest.saturating_add(age) < now))
+    }
+}
+
+/// The first message at or after `from`.
+fn next_message(messages: &Segments, from: u64) -> Option<(u64, Record<'_>)> {
+    if let Some((record, _)) = messages.get(from) {
+        return Some((from, record));
+    }
+    let seq = messages.next_live(from)?;
+    messages.get(seq).map(|(record, _)| (seq, record))
+}
+
+fn bytes_of(record: &Record<'_>) -> u64 {
+    let names = record.exchange.len() + record.routing_key.len();
+    RECORD_HEAD + (names + record.properties.len()) as u64 + u64::from(record.body_len)
+}
+
+fn arrival_of(record: &Record<'_>) -> Millis {
+    record.expires_at.unwrap_or_default()
+}
+
+/// The smallest sequence from `first` on whose message arrived at `time` or later.
+fn find_time(messages: &Segments, first: u64, time: Millis) -> u64 {
+    let (mut low, mut high) = (first, messages.next_seq());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match next_message(messages, middle) {
+            Some((seq, record)) if seq < high && arrival_of(&record) < time => low = seq + 1,
+            _ => high = middle,
+        }
+    }
+    low
+}
+
+impl Queue {
+    #[inline]
+    pub fn is_stream(&self) -> bool {
+        self.queue_type == QueueType::Stream
+    }
+
+    fn stream(&self) -> &Stream {
+        self.stream.as_deref().expect(NO_STREAM)
+    }
+
+    /// When the armed timer of this stream fires.
+    pub fn stream_timer(&mut self) -> &mut Option<Millis> {
+        &mut self.stream.as_deref_mut().expect(NO_STREAM).timer
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.settings.segment_size_bytes.unwrap_or(PART_BYTES)
+    }
+
+    /// Appends a message; returns its offset. It can be read once it is committed.
+    pub fn append(&mut self, message: &NewMessage<'_>, now: Millis, pool: &mut SegmentPool) -> u64 {
+        let part_bytes = self.part_bytes();
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        // Over a restart the clock may have been set back.
+        let arrived = now.max(stream.newest);
+        let message = NewMessage { persistent: true, priority: 0, expires_at: Some(arrived), ..*message };
+        let seq = self.messages.push(&message, pool);
+        let body_len = message.body.as_slice().len() as u64;
+        let rest = message.exchange.len() + message.routing_key.len() + message.properties.len();
+        stream.note(seq, RECORD_HEAD + rest as u64 + body_len, body_len, arrived, part_bytes);
+        self.ready_count += 1;
+        self.ready_bytes += body_len;
+        self.stats.entered += 1;
+        seq
+    }
+
+    /// Puts a recovered message back; [`Self::stream_recovered`] then makes a stream of them.
+    pub(super) fn restore_to_stream(
+        &mut self,
+        seq: u64,
+        record: &[u8],
+        body: Option<Bytes>,
+        pool: &mut SegmentPool,
+    ) -> bool {
+        if !self.messages.restore(seq, record, body, pool) {
+            return false;
+        }
+        self.stored_below = seq + 1;
+        self.stats.entered += 1;
+        true
+    }
+
+    /// All stored messages are back, and policies are in effect.
+    pub fn stream_recovered(&mut self) {
+        let part_bytes = self.part_bytes();
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let mut at = 0;
+        while let Some((seq, record)) = next_message(&self.messages, at) {
+            at = seq + 1;
+            let arrived = arrival_of(&record).max(stream.newest);
+            stream.note(seq, bytes_of(&record), record.body_len.into(), arrived, part_bytes);
+            self.ready_count += 1;
+            self.ready_bytes += u64::from(record.body_len);
+        }
+        stream.committed = self.messages.next_seq();
+    }
+
+    /// The message is part of this commit. True if it is the first of this stream in it.
+    pub fn awaits_commit(&mut self, seq: u64, commit: u64) -> bool {
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        if let Some((last, below)) = stream.uncommitted.back_mut()
+            && *last == commit
+        {
+            *below = seq + 1;
+            return false;
+        }
+        stream.uncommitted.push_back((commit, seq + 1));
+        true
+    }
+
+    /// Everything up to this commit is on disk.
+    pub fn stream_stored(&mut self, commit: u64) {
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let mut below = stream.committed;
+        while let Some(&(_, next)) = stream.uncommitted.front().filter(|(awaited, _)| *awaited <= commit) {
+            stream.uncommitted.pop_front();
+            below = next;
+        }
+        self.commit_below(below);
+    }
+
+    /// Messages below this sequence may be read: whoever waits at the end goes on.
+    pub fn commit_below(&mut self, below: u64) {
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        stream.committed = below;
+        for consumer in stream.at_end.drain(..) {
+            self.waiting.push(consumer, 0);
+        }
+    }
+
+    /// §12.2, retention: takes the oldest part away if it is to go. Returns its first and last sequence.
+    pub fn retain(&mut self, now: Millis, pool: &mut SegmentPool) -> Option<(u64, u64)> {
+        let settings = &self.settings;
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        if !stream.has_outlived(settings.max_length_bytes, settings.max_age_ms, now) {
+            return None;
+        }
+        let part = stream.parts.pop_front()?;
+        let next = stream.first_offset(&self.messages);
+        stream.bytes -= part.bytes;
+        self.ready_count -= part.messages;
+        self.ready_bytes -= part.body_bytes;
+        self.messages.drop_below(next, pool);
+        Some((part.first, next - 1))
+    }
+
+    /// When the oldest part will be too old, if it can go at all.
+    pub fn retention_due(&self) -> Option<Millis> {
+        let age = self.settings.max_age_ms?;
+        let parts = &self.stream().parts;
+        let oldest = parts.front().filter(|_| parts.len() > 1)?;
+        Some(oldest.newest.saturating_add(age).saturating_add(1))
+    }
+
+    /// Gives a new consumer its place.
+    pub fn add_reader(&mut self, consumer: ConsumerKey, offset: Offset, filter: Option<Filter>) {
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let first = stream.first_offset(&self.messages);
+        let next = match offset {
+            Offset::First => first,
+            Offset::Last => find_time(&self.messages, first, stream.newest),
+            Offset::Next => self.messages.next_seq(),
+            Offset::At(offset) => offset,
+            Offset::Time(time) => find_time(&self.messages, first, time),
+        };
+        stream.readers.insert(consumer, Reader { next, filter });
+    }
+
+    /// Forgets a consumer; does nothing in other queues.
+    pub(super) fn remove_reader(&mut self, consumer: ConsumerKey) {
+        if let Some(stream) = &mut self.stream {
+            stream.readers.remove(&consumer);
+            stream.at_end.retain(|other| *other != consumer);
+        }
+    }
+
+    /// The consumer has read all there is: it goes on when more is committed.
+    pub fn wait_at_end(&mut self, consumer: ConsumerKey) {
+        self.stream.as_deref_mut().expect(NO_STREAM).at_end.push(consumer);
+    }
+
+    /// Finds the consumer's next message and moves its place past it. Looks at no more than `looks` messages
+    /// that the consumer does not want, and counts them down.
+    pub fn read(&mut self, consumer: ConsumerKey, looks: &mut u32) -> Read {
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let first = stream.first_offset(&self.messages);
+        let Some(reader) = stream.readers.get_mut(&consumer) else { return Read::End };
+        reader.next = reader.next.max(first);
+        while reader.next < stream.committed
+            && let Some((seq, record)) = next_message(&self.messages, reader.next)
+            && seq < stream.committed
+        {
+            if reader.filter.as_ref().is_none_or(|filter| filter.wants(record.raw_properties())) {
+                reader.next = seq + 1;
+                return Read::Message { seq, body_len: record.body_len };
+            }
+            if *looks == 0 {
+                return Read::Pause;
+            }
+            *looks -= 1;
+            reader.next = seq + 1;
+        }
+        Read::End
+    }
+}
+
+/// The properties with the header `x-stream-offset`.
+pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 256]> {
+    const HEADERS: u16 = 0x2000;
+    const FURTHER_FLAGS: u8 = 1;
+    let bytes = properties.as_bytes();
+    let headers = properties.headers();
+    let is_taken = headers.is_some_and(|headers| headers.get(OFFSET_HEADER).is_some());
+    if is_taken || bytes.len() < 2 || bytes[1] & FURTHER_FLAGS != 0 {
+        let mut owned = properties.to_properties().unwrap_or_default();
+        let offset = FieldValue::I64(offset as i64);
+        owned.headers.get_or_insert_with(FieldTable::new).insert(OFFSET_HEADER, offset);
+        let mut encoded = bytes::BytesMut::new();
+        owned.encode(&mut encoded);
+        return SmallVec::from_slice(&encoded);
+    }
+    // Almost always the field can just be put after the others.
+    let short = |text: Option<&[u8]>| text.map_or(0, |text| 1 + text.len());
+    let start = 2 + short(properties.content_type()) + short(properties.content_encoding());
+    let fields = headers.map_or(&[][..], |headers| headers.0);
+    let end = start + if headers.is_some() { 4 + fields.len() } else { 0 };
+    let mut out = SmallVec::new();
+    out.extend_from_slice(&(properties.flags() | HEADERS).to_be_bytes());
+    out.extend_from_slice(&bytes[2..start]);
+    let field_len = 1 + OFFSET_HEADER.len() + 1 + 8;
+    out.extend_from_slice(&((fields.len() + field_len) as u32).to_be_bytes());
+    out.extend_from_slice(fields);
+    out.push(OFFSET_HEADER.len() as u8);
+    out.extend_from_slice(OFFSET_HEADER.as_bytes());
+    out.push(b'l');
+    out.extend_from_slice(&offset.to_be_bytes());
+    out.extend_from_slice(&bytes[end..]);
+    out
+}
