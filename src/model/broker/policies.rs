@@ -93,3 +93,82 @@ impl Broker {
         self.topology.set_alternate(key, own.or(policy));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leveret_protocol::{FieldTable, FieldValue};
+
+    use super::super::Settings;
+    use super::super::testing::Rig;
+    use super::*;
+    use crate::model::policy::ApplyTo;
+
+    fn policy(key: &str, value: impl Into<FieldValue>) -> Policy {
+        let definition = FieldTable::from_iter([(key, value.into())]);
+        Policy::new("p", "^q", definition, 0, ApplyTo::All, false).unwrap()
+    }
+
+    /// §15.1: a limit trims at once; taken away, the default is back.
+    #[test]
+    fn s15_1_a_length_policy_trims_an_existing_queue() {
+        let mut rig = Rig::new(Settings::default());
+        rig.declare("q", FieldTable::new());
+        for _ in 0..5 {
+            rig.publish("", "q", "m");
+        }
+        rig.broker.set_policy(policy("max-length", FieldValue::I64(2)), false, rig.now);
+        assert_eq!(rig.broker.queue("q").unwrap().ready_count(), 2);
+        rig.publish("", "q", "m");
+        assert_eq!(rig.broker.queue("q").unwrap().ready_count(), 2);
+        assert!(rig.broker.clear_policy("p", false, rig.now));
+        rig.publish("", "q", "m");
+        assert_eq!(rig.broker.queue("q").unwrap().ready_count(), 3);
+    }
+
+    /// §15.1: TTL counts for messages that come later; expires arms the timer.
+    #[test]
+    fn s15_1_ttl_and_expires_policies_take_effect_live() {
+        let mut rig = Rig::new(Settings::default());
+        rig.declare("q", FieldTable::new());
+        rig.publish("", "q", "old");
+        rig.broker.set_policy(policy("message-ttl", FieldValue::I64(100)), false, rig.now);
+        rig.publish("", "q", "new");
+        rig.wait(200);
+        assert_eq!(rig.broker.queue("q").unwrap().ready_count(), 2, "the old one stays, and hides the new one");
+        rig.broker.set_policy(policy("expires", FieldValue::I64(100)), false, rig.now);
+        rig.wait(99);
+        assert!(rig.broker.queue("q").is_some());
+        rig.wait(1);
+        assert!(rig.broker.queue("q").is_none());
+    }
+
+    /// §15.1: dead-letter keys apply to later deaths.
+    #[test]
+    fn s15_1_a_dead_letter_policy_applies_to_existing_messages() {
+        let mut rig = Rig::new(Settings::default());
+        rig.declare("dead", FieldTable::new());
+        rig.declare("q", FieldTable::from_iter([
+            ("x-dead-letter-exchange", FieldValue::from("")),
+            ("x-message-ttl", FieldValue::I64(10)),
+        ]));
+        rig.broker.set_policy(policy("dead-letter-routing-key", "dead"), false, rig.now);
+        rig.publish("", "q", "m");
+        rig.wait(11);
+        assert_eq!(rig.broker.queue("dead").unwrap().ready_count(), 1);
+    }
+
+    /// Policies survive a restart like everything else that is declared.
+    #[test]
+    fn s16_policies_come_back() {
+        let mut rig = Rig::new(Settings::default());
+        rig.broker.set_policy(policy("max-length", FieldValue::I64(1)), true, rig.now);
+        let (key, value) = rig.broker.policy_record(&policy("max-length", FieldValue::I64(1)), true);
+        let mut again = Rig::new(Settings::default());
+        again.broker.recover_definition(&key, &value, again.now).unwrap();
+        again.broker.recovered(again.now);
+        again.declare("q", FieldTable::new());
+        again.publish("", "q", "m");
+        again.publish("", "q", "m");
+        assert_eq!(again.broker.queue("q").unwrap().ready_count(), 1);
+    }
+}

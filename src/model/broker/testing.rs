@@ -1,0 +1,123 @@
+//! A client without a socket, for the unit tests of the broker's parts.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use leveret_protocol::{
+    ContentHeader, Decoder, Event, FieldTable, FrameKind, Method, Properties, put_content, put_method_frame,
+    split_frame,
+};
+
+use super::{Broker, Effects, Settings};
+use crate::auth::{Pattern, Permissions, User};
+use crate::model::connection::{Capabilities, ConnectionInfo};
+use crate::model::ids::ConnectionKey;
+use crate::model::output::Output;
+use crate::model::record::Name;
+use crate::model::timer::Millis;
+
+/// A broker with one connection, whose channel 1 is open.
+pub(super) struct Rig {
+    pub broker: Broker,
+    pub connection: ConnectionKey,
+    pub now: Millis,
+}
+
+/// What the broker sent: a method by its debug text, or a content.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Method(String),
+    Content(Box<Properties>, Vec<u8>),
+}
+
+impl Rig {
+    pub fn new(settings: Settings) -> Self {
+        let broker = Broker::new(Name::from("/"), settings, 0, [7; 32]);
+        let mut rig = Self { broker, connection: ConnectionKey::default(), now: 1_000_000 };
+        let all = || Pattern::new(".*").unwrap();
+        let info = ConnectionInfo {
+            name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),
+            user: Arc::new(User { name: Name::from("guest"), password: None, tags: Vec::new() }),
+            permissions: Arc::new(Permissions { configure: all(), write: all(), read: all() }),
+            topic_permissions: None,
+            client_properties: FieldTable::new(),
+            capabilities: Capabilities { consumer_cancel_notify: true, ..Capabilities::default() },
+            frame_max: 131_072,
+            channel_max: 0,
+            heartbeat_s: 0,
+        };
+        rig.connection = rig.broker.connection_opened(info, rig.now);
+        rig.send(leveret_protocol::channel::Open {}.into());
+        rig
+    }
+
+    /// Sends a method on channel 1 and gives back what the broker answers.
+    pub fn send(&mut self, method: Method<'_>) -> Vec<Sent> {
+        let channel = 1;
+        self.broker.client(self.connection, Event::Method { channel, method }, self.now);
+        self.take()
+    }
+
+    pub fn publish(&mut self, exchange: &str, routing_key: &str, body: &str) -> Vec<Sent> {
+        let mut bytes = BytesMut::new();
+        let (mandatory, immediate) = (false, false);
+        let publish = leveret_protocol::basic::Publish { exchange, routing_key, mandatory, immediate };
+        put_method_frame(&mut bytes, 1, &publish.into());
+        put_content(&mut bytes, 1, 0, &[0, 0], body.as_bytes());
+        let (mut decoder, mut consumed) = (Decoder::new(0, 1 << 20), 0);
+        let event = decoder.next(&bytes, &mut consumed).unwrap().unwrap();
+        self.broker.client(self.connection, event, self.now);
+        self.take()
+    }
+
+    pub fn declare(&mut self, queue: &str, arguments: FieldTable) {
+        let declare = leveret_protocol::queue::Declare {
+            queue,
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            no_wait: true,
+            arguments,
+        };
+        assert!(self.send(declare.into()).is_empty(), "declare of {queue} was answered");
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, ms: Millis) -> Vec<Sent> {
+        self.now += ms;
+        self.broker.advance(self.now);
+        self.take()
+    }
+
+    /// Everything the broker has for the client.
+    pub fn take(&mut self) -> Vec<Sent> {
+        let mut output = Output::default();
+        loop {
+            self.broker.dispatch_now(self.now);
+            let more = self.broker.poll_transmit(self.connection, &mut output, 1 << 20, self.now).more;
+            self.broker.finish(self.now, &mut Effects::default());
+            if !more {
+                break;
+            }
+        }
+        let bytes: Vec<u8> = output.chunks.iter().flatten().chain(output.tail.iter()).copied().collect();
+        let (mut rest, mut sent) = (bytes.as_slice(), Vec::new());
+        while let Some((frame, used)) = split_frame(rest, 0).unwrap() {
+            rest = &rest[used..];
+            match frame.kind {
+                FrameKind::Method => sent.push(Sent::Method(format!("{:?}", Method::decode(frame.payload).unwrap()))),
+                FrameKind::Header => {
+                    let header = ContentHeader::decode(frame.payload).unwrap();
+                    sent.push(Sent::Content(Box::new(header.properties.to_properties().unwrap()), Vec::new()));
+                }
+                FrameKind::Body => match sent.last_mut() {
+                    Some(Sent::Content(_, body)) => body.extend_from_slice(frame.payload),
+                    other => panic!("a body after {other:?}"),
+                },
+                FrameKind::Heartbeat => {}
+            }
+        }
+        sent
+    }
+}
