@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::exchange::Keepers;
 use super::ids::{ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
 use super::record::Name;
 use super::timer::Millis;
@@ -201,6 +202,7 @@ impl Confirms {
 #[derive(Debug)]
 pub struct TxPublish {
     pub queues: Vec<QueueKey>,
+    pub keepers: Keepers,
     pub exchange: Bytes,
     pub routing_key: Bytes,
     pub properties: Bytes,

@@ -12,20 +12,22 @@ use leveret_protocol::{FieldTable, Method, put_method_frame};
 
 use super::ids::{ChannelKey, ConsumerKey, QueueKey};
 use super::record::Name;
-use crate::auth::{Permissions, User};
+use crate::auth::{Permissions, TopicPermissions, User};
 
 /// Deliveries are assigned to a connection only while less than this waits to be encoded for it.
 pub const BACKLOG_BYTES_MAX: usize = 256 << 10;
 /// What a waiting delivery counts on top of its body.
 pub const BACKLOG_PER_DELIVERY: usize = 64;
 
-/// Who a connection is; fixed when it opens.
+/// Who a connection is; fixed when it opens, but for what its user may do.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// `{peer ip}:{port} -> {local ip}:{port}`.
     pub name: Name,
     pub user: Arc<User>,
     pub permissions: Arc<Permissions>,
+    /// `None`: every routing key will do.
+    pub topic_permissions: Option<Arc<TopicPermissions>>,
     pub client_properties: FieldTable,
     pub capabilities: Capabilities,
     /// Bytes of a whole frame; 0: unlimited.

@@ -13,6 +13,20 @@ slotmap::new_key_type! {
     pub struct ConsumerKey;
 }
 
+/// Who holds messages that the store keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    Queue(QueueKey),
+    /// One that delays messages.
+    Exchange(ExchangeKey),
+}
+
+impl From<QueueKey> for Holder {
+    fn from(key: QueueKey) -> Self {
+        Self::Queue(key)
+    }
+}
+
 /// Where a binding leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Destination {

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::ids::{ChannelKey, ConnectionKey, QueueKey};
+use super::ids::{ChannelKey, ConnectionKey, ExchangeKey, QueueKey};
 
 /// Milliseconds since the Unix epoch, never going backwards within one run.
 pub type Millis = u64;
@@ -22,6 +22,8 @@ pub enum Timer {
     QueueDelayed(QueueKey),
     /// Consumers of a stream go on after a pause, or its oldest messages are too old (§12.2).
     Stream(QueueKey),
+    /// Messages that the exchange holds back may be due (§7).
+    DelayedExchange(ExchangeKey),
     /// Dead letters that no queue took are tried again.
     RetryDeaths,
     /// The oldest unacked delivery of the channel may be too old (§9.5).

@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use super::clock::Clock;
 use super::shard::Shard;
 use super::store_thread::{self, StoreSignal};
-use super::{Directory, SHUTDOWN_REASON, Server, listener};
-use crate::auth::{PasswordHash, Permissions, User, UserDirectory};
+use super::{ByUserAndVhost, Directory, SHUTDOWN_REASON, Server, listener};
+use crate::auth::{PasswordHash, Permissions, TopicPermissions, User, UserDirectory};
 use crate::config::Config;
 use crate::model::broker::{Broker, RecoveryError, Settings};
-use crate::model::ids::QueueKey;
+use crate::model::ids::Holder;
 use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered};
 use crate::model::timer::Millis;
 use crate::storage::sled::SledStore;
@@ -78,7 +78,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         store = Some(Box::new(opened));
     }
     let signal = store.is_some().then(|| Arc::new(StoreSignal::default()));
-    let (users, permissions) = boot.finish(&directory, signal.as_ref());
+    let (users, permissions, topic_permissions) = boot.finish(&directory, signal.as_ref());
     let listeners = listener::bind_all(&config.tcp_listeners)
         .map_err(|(address, reason)| StartError::Listen { address, reason })?;
     let address = listeners.first().and_then(|listener| listener.local_addr().ok());
@@ -91,6 +91,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         directory: directory.clone(),
         users: RwLock::new(users),
         permissions,
+        topic_permissions,
     });
     // Before the ready line: whoever reads it may send a signal at once.
     let mut stop = StopSignals::listen()?;
@@ -166,7 +167,8 @@ struct Boot<'a> {
     clock: Clock,
     now: Millis,
     users: UserDirectory,
-    permissions: DashMap<(Name, Name), Arc<Permissions>>,
+    permissions: ByUserAndVhost<Permissions>,
+    topic_permissions: ByUserAndVhost<TopicPermissions>,
     brokers: BTreeMap<Name, Broker>,
     /// Number of the last vhost: each has its own range of queue ids in the store.
     vhost_number: u64,
@@ -183,6 +185,7 @@ impl<'a> Boot<'a> {
             now: clock.now(),
             users: UserDirectory::new(),
             permissions: DashMap::new(),
+            topic_permissions: DashMap::new(),
             brokers: BTreeMap::new(),
             vhost_number: 0,
         }
@@ -191,7 +194,7 @@ impl<'a> Boot<'a> {
     fn recover(&mut self, store: &mut dyn Store) -> Result<(), StartError> {
         let started = Instant::now();
         let mut progress = Progress { said: started, messages: 0 };
-        let mut queues: Option<BTreeMap<u64, (Name, QueueKey)>> = None;
+        let mut holders: Option<BTreeMap<u64, (Name, Holder)>> = None;
         let mut messages = Vec::new();
         let mut failure = None;
         let recovery = store.recover(&mut |item| {
@@ -201,9 +204,9 @@ impl<'a> Boot<'a> {
             let result = match item {
                 Recovered::Definition { key, value } => self.recover_definition(&key, &value),
                 Recovered::Message { queue, seq, record, body, delivered } => {
-                    let queues = queues.get_or_insert_with(|| self.stored_queues());
+                    let holders = holders.get_or_insert_with(|| self.stored_holders());
                     progress.count();
-                    self.recover_message(queues, queue, seq, &record, body, delivered, &mut messages)
+                    self.recover_message(holders, queue, seq, &record, body, delivered, &mut messages)
                 }
             };
             failure = result.err();
@@ -251,6 +254,12 @@ impl<'a> Boot<'a> {
                 let permissions = Permissions::decode(value).map_err(|error| record(error.to_string()))?;
                 self.permissions.insert((Name::from(name.as_str()), key.vhost.clone()), Arc::new(permissions));
             }
+            DefinitionKind::TopicPermission => {
+                let (user, vhost) = (Name::from(name.as_str()), key.vhost.clone());
+                let permissions = TopicPermissions::decode(user.clone(), vhost.clone(), value)
+                    .map_err(|error| record(error.to_string()))?;
+                self.topic_permissions.insert((user, vhost), Arc::new(permissions));
+            }
             _ => match self.brokers.get_mut(&key.vhost) {
                 Some(broker) => broker.recover_definition(key, value, self.now)?,
                 None => return Err(record(format!("its vhost '{}' is missing", key.vhost))),
@@ -259,23 +268,23 @@ impl<'a> Boot<'a> {
         Ok(())
     }
 
-    fn stored_queues(&self) -> BTreeMap<u64, (Name, QueueKey)> {
+    fn stored_holders(&self) -> BTreeMap<u64, (Name, Holder)> {
         let all = self.brokers.iter();
-        all.flat_map(|(vhost, broker)| broker.stored_queues().map(|(id, key)| (id, (vhost.clone(), key)))).collect()
+        all.flat_map(|(vhost, broker)| broker.stored_holders().map(|(id, key)| (id, (vhost.clone(), key)))).collect()
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of a recovered message
     fn recover_message(
         &mut self,
-        queues: &BTreeMap<u64, (Name, QueueKey)>,
+        holders: &BTreeMap<u64, (Name, Holder)>,
         queue: u64,
         seq: u64,
         record: &[u8],
         body: Option<Bytes>,
         delivered: u32,
-        undelivered: &mut Vec<(Name, QueueKey, u64)>,
+        undelivered: &mut Vec<(Name, Holder, u64)>,
     ) -> Result<(), StartError> {
-        let Some((vhost, key)) = queues.get(&queue) else {
+        let Some((vhost, key)) = holders.get(&queue) else {
             return Err(StartError::Message { queue, seq });
         };
         let broker = self.brokers.get_mut(vhost);
@@ -308,7 +317,7 @@ impl<'a> Boot<'a> {
         mut self,
         directory: &Directory,
         signal: Option<&Arc<StoreSignal>>,
-    ) -> (UserDirectory, DashMap<(Name, Name), Arc<Permissions>>) {
+    ) -> (UserDirectory, ByUserAndVhost<Permissions>, ByUserAndVhost<TopicPermissions>) {
         if self.brokers.is_empty() {
             self.make_defaults(signal);
         }
@@ -316,7 +325,7 @@ impl<'a> Boot<'a> {
             broker.recovered(self.now);
             directory.add(Arc::new(Shard::new(broker, self.clock, signal.cloned())));
         }
-        (self.users, self.permissions)
+        (self.users, self.permissions, self.topic_permissions)
     }
 
     fn make_defaults(&mut self, signal: Option<&Arc<StoreSignal>>) {

@@ -145,13 +145,14 @@ where
         if let Step::Open { vhost } = &step {
             let user = user.take().expect("login comes before open");
             match server.enter(vhost, &user) {
-                Ok((shard, permissions)) => {
+                Ok((shard, permissions, topic_permissions)) => {
                     stream.write_all(&out).await?;
                     let (decoder, agreed) = handshake.into_running();
                     let info = ConnectionInfo {
                         name: name.clone(),
                         user,
                         permissions,
+                        topic_permissions,
                         client_properties: agreed.client_properties,
                         capabilities: agreed.capabilities,
                         frame_max: agreed.frame_max,

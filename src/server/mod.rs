@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 pub use self::boot::{StartError, start};
 use self::shard::Shard;
 
-use crate::auth::{AuthFailure, Permissions, User, UserDirectory};
+use crate::auth::{AuthFailure, Permissions, TopicPermissions, User, UserDirectory};
 use crate::config::Config;
 use crate::model::connection::ConnectionInfo;
 use crate::model::handshake::HandshakeLimits;
@@ -45,13 +45,20 @@ impl Directory {
     }
 }
 
+type ByUserAndVhost<T> = DashMap<(Name, Name), Arc<T>>;
+
+/// A vhost, and what somebody may do there.
+type Entry = (Arc<Shard>, Arc<Permissions>, Option<Arc<TopicPermissions>>);
+
 /// A broker in service.
 pub struct Server {
     config: Config,
     directory: Arc<Directory>,
     users: RwLock<UserDirectory>,
     /// By user, then vhost.
-    permissions: DashMap<(Name, Name), Arc<Permissions>>,
+    permissions: ByUserAndVhost<Permissions>,
+    /// By user, then vhost; most have none.
+    topic_permissions: ByUserAndVhost<TopicPermissions>,
 }
 
 impl Server {
@@ -89,12 +96,14 @@ impl Server {
     }
 
     /// May the user enter the vhost? The error is the explanation of the 530 (§3.5).
-    fn enter(&self, vhost: &str, user: &User) -> Result<(Arc<Shard>, Arc<Permissions>), String> {
+    fn enter(&self, vhost: &str, user: &User) -> Result<Entry, String> {
         let Some(shard) = self.directory.get(vhost) else {
             return Err(format!("vhost {vhost} not found"));
         };
-        match self.permissions.get(&(user.name.clone(), shard.name.clone())) {
-            Some(permissions) => Ok((shard, permissions.clone())),
+        let key = (user.name.clone(), shard.name.clone());
+        let topic_permissions = self.topic_permissions.get(&key).map(|permissions| permissions.clone());
+        match self.permissions.get(&key) {
+            Some(permissions) => Ok((shard, permissions.clone(), topic_permissions)),
             None => Err(format!("access to vhost '{vhost}' refused for user '{}'", user.name)),
         }
     }

@@ -149,6 +149,8 @@ impl Shard {
             });
             let rearmed = self.rearm.notified();
             match deadline {
+                // There was more to do than one turn may take: others first.
+                Some(at) if at <= self.clock.now() => tokio::task::yield_now().await,
                 Some(at) => {
                     let _ = tokio::time::timeout(self.clock.until(at), rearmed).await;
                 }

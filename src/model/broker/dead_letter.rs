@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use leveret_protocol::{FieldTable, FieldValue, RawProperties};
 
 use super::Broker;
+use super::delayed::is_delayed;
 use super::publish::{Outcome, cc_keys, owned_properties};
 use crate::model::ids::QueueKey;
 use crate::model::queue::message::{BodyRef, NewMessage, flag};
@@ -155,6 +156,7 @@ impl Broker {
         let key_slices: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut queues = Vec::new();
         self.route_keys(exchange, &key_slices, raw, &mut queues);
+        let keepers = self.topology.take_keepers();
         let message = NewMessage {
             exchange: death.dead_letter_exchange.as_bytes(),
             routing_key: keys[0].get(..255).unwrap_or(&keys[0]),
@@ -184,6 +186,10 @@ impl Broker {
             {
                 queue.mark_newest_redelivered();
             }
+        }
+        if !keepers.is_empty() {
+            self.keep(&keepers, &message, &keys[1..], now, &mut Outcome::default());
+            routed |= is_delayed(&keepers);
         }
         routed
     }

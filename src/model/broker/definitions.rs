@@ -7,9 +7,10 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use leveret_protocol::{FieldTable, FieldValue, decode_table, put_table};
 
 use super::Broker;
+use super::delayed::Delayed;
 use crate::model::arguments;
 use crate::model::exchange::{Binding, Exchange, ExchangeKind};
-use crate::model::ids::{Destination, QueueKey};
+use crate::model::ids::{Destination, ExchangeKey, Holder, QueueKey};
 use crate::model::policy::{ApplyTo, Policy};
 use crate::model::queue::{Queue, Returns};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name};
@@ -52,8 +53,12 @@ impl Broker {
         (self.queue_definition_key(&queue.name), encode(&table))
     }
 
-    pub(super) fn exchange_record(&self, exchange: &Exchange) -> (DefinitionKey, Bytes) {
+    /// `store_id` is given for an exchange that delays messages.
+    pub(super) fn exchange_record(&self, exchange: &Exchange, store_id: Option<u64>) -> (DefinitionKey, Bytes) {
         let mut table = FieldTable::new();
+        if let Some(id) = store_id {
+            table.insert("id", FieldValue::I64(id as i64));
+        }
         table.insert("type", text(exchange.kind.name()));
         table.insert("auto_delete", FieldValue::Bool(exchange.auto_delete));
         table.insert("internal", FieldValue::Bool(exchange.internal));
@@ -112,7 +117,7 @@ impl Broker {
             return Ok(());
         }
         let arguments = nested(&table, "arguments")?;
-        self.topology.declare(Exchange {
+        let key = self.topology.declare(Exchange {
             name: Name::from(name),
             kind,
             durable: true,
@@ -121,6 +126,11 @@ impl Broker {
             alternate: Exchange::alternate_of(&arguments),
             arguments,
         });
+        if kind == ExchangeKind::Delayed {
+            let id = store_id(&table)?;
+            self.queue_ids = self.queue_ids.max(id);
+            self.delayed.insert(key, Delayed::new(Some(id)));
+        }
         Ok(())
     }
 
@@ -133,10 +143,7 @@ impl Broker {
             arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource).map_err(|error| error.explanation())?;
         let auto_delete = boolean(&table, "auto_delete")?;
         let mut queue = self.new_queue(Name::from(name), queue_type, true, auto_delete, arguments, settings, now);
-        let id = match table.get("id") {
-            Some(FieldValue::I64(id)) => *id as u64,
-            _ => return Err("it has no id".to_owned()),
-        };
+        let id = store_id(&table)?;
         queue.store_id = Some(id);
         self.queue_ids = self.queue_ids.max(id);
         self.insert_queue(queue);
@@ -193,19 +200,31 @@ impl Broker {
         self.queues.iter().filter_map(|(key, queue)| queue.store_id.map(|id| (id, key)))
     }
 
+    /// Everybody who has messages in the store, by their ids there.
+    pub fn stored_holders(&self) -> impl Iterator<Item = (u64, Holder)> {
+        let delayed = self.delayed.iter();
+        let delayed = delayed.filter_map(|(key, delayed)| delayed.store_id.map(|id| (id, Holder::Exchange(key))));
+        self.stored_queues().map(|(id, key)| (id, Holder::Queue(key))).chain(delayed)
+    }
+
     /// Takes a stored message back; `delivered` is what [`Op::Delivered`](crate::model::record::Op) kept of it,
     /// 0 if it was never delivered. Returns false if its record is unreadable.
     pub fn recover_message(
         &mut self,
-        queue: QueueKey,
+        holder: impl Into<Holder>,
         seq: u64,
         record: &[u8],
         body: Option<Bytes>,
         delivered: u32,
     ) -> bool {
-        match self.queues.get_mut(queue) {
-            Some(queue) => queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool),
-            None => false,
+        match holder.into() {
+            Holder::Queue(key) => self.queues.get_mut(key).is_some_and(|queue| {
+                queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool)
+            }),
+            Holder::Exchange(key) => {
+                let delayed = self.delayed.get_mut(key);
+                delayed.is_some_and(|delayed| delayed.restore(seq, record, body, &mut self.pool))
+            }
         }
     }
 
@@ -214,11 +233,16 @@ impl Broker {
         for queue in self.queues.values_mut() {
             queue.skip_sequences(next);
         }
+        for delayed in self.delayed.values_mut() {
+            delayed.messages.skip_to(next);
+        }
     }
 
     /// The message may have been delivered before a crash (§16).
-    pub fn mark_redelivered(&mut self, queue: QueueKey, seq: u64) {
-        if let Some(queue) = self.queues.get_mut(queue) {
+    pub fn mark_redelivered(&mut self, holder: impl Into<Holder>, seq: u64) {
+        if let Holder::Queue(key) = holder.into()
+            && let Some(queue) = self.queues.get_mut(key)
+        {
             queue.mark_redelivered(seq);
         }
     }
@@ -245,6 +269,10 @@ impl Broker {
         for key in keys {
             self.care_for_head(key, now);
         }
+        let exchanges: Vec<ExchangeKey> = self.delayed.keys().collect();
+        for key in exchanges {
+            self.arm_delayed(key);
+        }
         self.process_deaths(now);
     }
 }
@@ -265,6 +293,13 @@ fn decode(value: &[u8]) -> Result<FieldTable, String> {
         Some((&VERSION, rest)) => decode_table(rest).map(|(table, _)| table).map_err(|error| error.to_string()),
         Some((version, _)) => Err(format!("record version {version} is unknown")),
         None => Err("the record is empty".to_owned()),
+    }
+}
+
+fn store_id(table: &FieldTable) -> Result<u64, String> {
+    match table.get("id") {
+        Some(FieldValue::I64(id)) => Ok(id.cast_unsigned()),
+        _ => Err("it has no id".to_owned()),
     }
 }
 

@@ -420,6 +420,6 @@ impl Broker {
         if self.pending.is_empty() {
             return None;
         }
-        Some(self.pending.take(&mut self.queues, batch))
+        Some(self.pending.take(&mut self.queues, &mut self.delayed, batch))
     }
 }

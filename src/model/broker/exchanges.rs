@@ -2,6 +2,7 @@
 
 use leveret_protocol::{FieldTable, FieldValue, exchange};
 
+use super::delayed::Delayed;
 use super::queues::check_flag;
 use super::{Broker, clean_name};
 use crate::auth::Access;
@@ -10,6 +11,7 @@ use crate::model::error::{AmqpError, Resource};
 use crate::model::exchange::{Binding, Exchange, ExchangeKind, Removed, Topology};
 use crate::model::ids::{ChannelKey, Destination, ExchangeKey};
 use crate::model::record::Name;
+use crate::model::timer::Millis;
 
 /// §4.1: name, kind, internal.
 const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
@@ -104,13 +106,28 @@ impl Broker {
             alternate: Exchange::alternate_of(&declare.arguments),
             arguments: declare.arguments.clone(),
         };
-        if exchange.durable && self.settings.persistent {
-            let (key, value) = self.exchange_record(&exchange);
+        self.insert_exchange(exchange);
+        Ok(())
+    }
+
+    /// Adds an exchange, and keeps it if it is durable. Its name is free.
+    pub(super) fn insert_exchange(&mut self, exchange: Exchange) -> ExchangeKey {
+        let stored = exchange.durable && self.settings.persistent;
+        let delayed = (exchange.kind == ExchangeKind::Delayed).then(|| {
+            self.queue_ids += u64::from(stored);
+            Delayed::new(stored.then_some(self.queue_ids))
+        });
+        if stored {
+            let store_id = delayed.as_ref().and_then(|delayed| delayed.store_id);
+            let (key, value) = self.exchange_record(&exchange, store_id);
             self.pending.put(key, value);
         }
         let key = self.topology.declare(exchange);
+        if let Some(delayed) = delayed {
+            self.delayed.insert(key, delayed);
+        }
         self.apply_exchange_policy(key);
-        Ok(())
+        key
     }
 
     pub(super) fn exchange_delete(
@@ -140,12 +157,17 @@ impl Broker {
         Ok(())
     }
 
-    pub(super) fn exchange_bind(&mut self, channel: ChannelKey, bind: exchange::Bind<'_>) -> Result<(), AmqpError> {
-        let (source, destination) = self.exchange_binding_ends(channel, bind.source, bind.destination)?;
+    pub(super) fn exchange_bind(
+        &mut self,
+        channel: ChannelKey,
+        bind: exchange::Bind<'_>,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
+        let (source, destination) = self.exchange_binding_ends(channel, bind.source, bind.destination, bind.routing_key)?;
         let source = source.map_err(AmqpError::NotFound)?;
         let destination = destination.map_err(AmqpError::NotFound)?;
         let destination = Destination::Exchange(destination);
-        self.add_binding(Binding::new(source, destination, bind.routing_key.as_bytes(), bind.arguments))?;
+        self.add_binding(Binding::new(source, destination, bind.routing_key.as_bytes(), bind.arguments), now)?;
         if !bind.no_wait {
             self.reply(channel, &exchange::BindOk {}.into());
         }
@@ -157,7 +179,8 @@ impl Broker {
         channel: ChannelKey,
         unbind: exchange::Unbind<'_>,
     ) -> Result<(), AmqpError> {
-        let (source, destination) = self.exchange_binding_ends(channel, unbind.source, unbind.destination)?;
+        let (source, destination) =
+            self.exchange_binding_ends(channel, unbind.source, unbind.destination, unbind.routing_key)?;
         if let (Ok(source), Ok(destination)) = (source, destination) {
             let destination = Destination::Exchange(destination);
             let binding = Binding::new(source, destination, unbind.routing_key.as_bytes(), unbind.arguments);
@@ -177,6 +200,7 @@ impl Broker {
         channel: ChannelKey,
         source: &str,
         destination: &str,
+        routing_key: &str,
     ) -> Result<(Result<ExchangeKey, Resource>, Result<ExchangeKey, Resource>), AmqpError> {
         let (source, destination) = (clean_name(source), clean_name(destination));
         self.check_access(channel, Access::Write, self.exchange_resource(&destination))?;
@@ -184,22 +208,24 @@ impl Broker {
             return Err(AmqpError::DefaultExchange);
         }
         self.check_access(channel, Access::Read, self.exchange_resource(&source))?;
+        self.check_topic_access(channel, Access::Read, &source, [routing_key.as_bytes()])?;
         let find = |name: &str| self.topology.find(name).ok_or_else(|| self.exchange_resource(name));
         Ok((find(&source), find(&destination)))
     }
 
     /// Adds a binding whose ends exist, and keeps it if both are durable (§6).
-    pub(super) fn add_binding(&mut self, binding: Binding) -> Result<(), AmqpError> {
+    pub(super) fn add_binding(&mut self, binding: Binding, now: Millis) -> Result<(), AmqpError> {
         let queue_type = match binding.destination {
             Destination::Queue(queue) => self.queues.get(queue).map(|queue| queue.queue_type.as_str()),
             Destination::Exchange(_) => None,
         };
         self.topology.validate_binding(&binding, queue_type).map_err(AmqpError::Precondition)?;
         let record = self.binding_record(&binding);
-        if let Some(ordinal) = self.topology.bind(binding)
-            && let Some(value) = record
-        {
-            self.pending.put(self.binding_key(ordinal), value);
+        if let Some(ordinal) = self.topology.bind(binding.clone()) {
+            if let Some(value) = record {
+                self.pending.put(self.binding_key(ordinal), value);
+            }
+            self.replay_history(&binding, now);
         }
         Ok(())
     }
@@ -207,6 +233,12 @@ impl Broker {
     /// Takes the records of what a change of topology removed out of the store. `queue_durable` is given when
     /// a queue is going, whose key finds nothing any more.
     pub(super) fn forget(&mut self, removed: Removed, queue_durable: Option<bool>) {
+        for (key, _) in &removed.exchanges {
+            self.histories.remove(*key);
+            if let Some(store_id) = self.delayed.remove(*key).and_then(|delayed| delayed.store_id) {
+                self.pending.drop_queue(store_id);
+            }
+        }
         if !self.settings.persistent {
             return;
         }

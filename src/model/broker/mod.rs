@@ -11,8 +11,10 @@
 mod consume;
 mod dead_letter;
 mod definitions;
+mod delayed;
 mod dispatch;
 mod exchanges;
+mod history;
 mod lifecycle;
 mod lint;
 mod pending;
@@ -24,27 +26,30 @@ mod stream;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use leveret_protocol::{Event, Fault, Method, MethodId, ReplyCode, channel, reply_text};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
-use slotmap::SlotMap;
+use slotmap::{SecondaryMap, SlotMap};
 
 use self::dead_letter::Death;
+use self::delayed::Delayed;
+use self::history::History;
 use self::pending::Pending;
 use super::arguments::QueueType;
 use super::channel::{Channel, Consumer, Delivery};
 use super::connection::{ChannelSlot, Connection, ConnectionState};
 use super::error::{AmqpError, Resource};
-use super::exchange::Topology;
-use super::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
+use super::exchange::{ExchangeKind, Topology};
+use super::ids::{ChannelKey, ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
 use super::policy::PolicySet;
 use super::profile::Profile;
 use super::queue::Queue;
 use super::queue::segment::SegmentPool;
 use super::record::Name;
 use super::timer::{Millis, Timer, Timers};
-use crate::auth::Access;
+use crate::auth::{Access, Permissions, TopicPermissions};
 
 pub use self::definitions::RecoveryError;
 pub use self::dispatch::Poll;
@@ -129,6 +134,9 @@ pub struct Broker {
     channels: SlotMap<ChannelKey, Channel>,
     consumers: SlotMap<ConsumerKey, Consumer>,
     reply_consumers: HashMap<Name, ChannelKey>,
+    /// Of each exchange that delays messages.
+    delayed: SecondaryMap<ExchangeKey, Delayed>,
+    histories: SecondaryMap<ExchangeKey, History>,
     pool: SegmentPool,
     pending: Pending,
     /// The last commit that is on disk.
@@ -169,6 +177,8 @@ impl Broker {
             channels: SlotMap::with_key(),
             consumers: SlotMap::with_key(),
             reply_consumers: HashMap::new(),
+            delayed: SecondaryMap::new(),
+            histories: SecondaryMap::new(),
             pool: SegmentPool::default(),
             pending: Pending::default(),
             stored: 0,
@@ -371,10 +381,10 @@ impl Broker {
             }
             Method::ExchangeDeclare(declare) => self.exchange_declare(channel, declare),
             Method::ExchangeDelete(delete) => self.exchange_delete(channel, &delete),
-            Method::ExchangeBind(bind) => self.exchange_bind(channel, bind),
+            Method::ExchangeBind(bind) => self.exchange_bind(channel, bind, now),
             Method::ExchangeUnbind(unbind) => self.exchange_unbind(channel, unbind),
             Method::QueueDeclare(declare) => self.queue_declare(channel, declare, now),
-            Method::QueueBind(bind) => self.queue_bind(channel, bind),
+            Method::QueueBind(bind) => self.queue_bind(channel, bind, now),
             Method::QueueUnbind(unbind) => self.queue_unbind(channel, unbind),
             Method::QueuePurge(purge) => self.queue_purge(channel, &purge),
             Method::QueueDelete(delete) => self.queue_delete(channel, &delete, now),
@@ -464,6 +474,52 @@ impl Broker {
             return Ok(());
         }
         Err(AmqpError::AccessRefused { access, resource, user: info.user.name.clone() })
+    }
+
+    /// §14.2: may the user of this channel use these routing keys with the exchange? Only exchanges of type
+    /// `topic` have such rules.
+    fn check_topic_access<'a>(
+        &self,
+        channel: ChannelKey,
+        access: Access,
+        exchange: &str,
+        routing_keys: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), AmqpError> {
+        let info = &self.connections[self.channels[channel].connection].info;
+        let Some(permissions) = &info.topic_permissions else { return Ok(()) };
+        let found = self.topology.find(exchange).and_then(|key| self.topology.get(key));
+        if found.is_none_or(|exchange| exchange.kind != ExchangeKind::Topic) {
+            return Ok(());
+        }
+        for routing_key in routing_keys {
+            let routing_key = String::from_utf8_lossy(routing_key);
+            if !permissions.permits(access, exchange, &routing_key) {
+                let exchange = self.exchange_resource(exchange);
+                let (routing_key, user) = (routing_key.into_owned(), info.user.name.clone());
+                return Err(AmqpError::TopicAccessRefused { access, routing_key, exchange, user });
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the rights of this user on the connections that are open: they hold from the next command on.
+    /// Consumers that are there go on.
+    pub fn set_permissions(
+        &mut self,
+        user: &str,
+        permissions: &Arc<Permissions>,
+        topic_permissions: Option<&Arc<TopicPermissions>>,
+    ) {
+        let mut found = false;
+        for connection in self.connections.values_mut().filter(|connection| &*connection.info.user.name == user) {
+            connection.info.permissions = permissions.clone();
+            connection.info.topic_permissions = topic_permissions.cloned();
+            found = true;
+        }
+        if found {
+            // A remembered route was checked under the old ones.
+            self.topology.touch();
+        }
     }
 
     /// §5.4: a passive declare needs any one permission, where the version asks for one.

@@ -5,17 +5,21 @@
 //! Invariant: a message is handed to the store at most once, and its settlement only if it was handed over.
 
 use bytes::Bytes;
-use slotmap::SlotMap;
+use slotmap::{SecondaryMap, SlotMap};
 
-use crate::model::ids::QueueKey;
+use super::delayed::Delayed;
+use crate::model::ids::{ExchangeKey, QueueKey};
 use crate::model::queue::Queue;
 use crate::model::queue::message::flag;
+use crate::model::queue::segment::Segments;
 use crate::model::record::{Batch, DefinitionKey, Op};
 
 #[derive(Debug)]
 enum PendingOp {
     /// Messages `first..=last` of the queue, those that are persistent and not settled by then.
     Publish { queue: QueueKey, first: u64, last: u64 },
+    /// The same of what an exchange delays.
+    Delay { exchange: ExchangeKey, first: u64, last: u64 },
     Op(Op),
 }
 
@@ -65,6 +69,17 @@ impl Pending {
         self.ops.push(PendingOp::Publish { queue, first: seq, last: seq });
     }
 
+    pub fn publish_delayed(&mut self, exchange: ExchangeKey, seq: u64, body_len: usize) {
+        self.bytes += body_len + 64;
+        if let Some(PendingOp::Delay { exchange: last_exchange, last, .. }) = self.ops.last_mut()
+            && *last_exchange == exchange
+        {
+            *last = seq;
+            return;
+        }
+        self.ops.push(PendingOp::Delay { exchange, first: seq, last: seq });
+    }
+
     #[inline]
     pub fn settle(&mut self, queue: u64, seq: u64) {
         if let Some(PendingOp::Op(Op::Settle { queue: last_queue, last, .. })) = self.ops.last_mut()
@@ -99,13 +114,31 @@ impl Pending {
     }
 
     /// Moves everything into `batch`; returns the number of this commit.
-    pub fn take(&mut self, queues: &mut SlotMap<QueueKey, Queue>, batch: &mut Batch) -> u64 {
+    pub fn take(
+        &mut self,
+        queues: &mut SlotMap<QueueKey, Queue>,
+        delayed: &mut SecondaryMap<ExchangeKey, Delayed>,
+        batch: &mut Batch,
+    ) -> u64 {
         for op in self.ops.drain(..) {
             match op {
                 PendingOp::Op(op) => batch.ops.push(op),
                 PendingOp::Publish { queue, first, last } => {
-                    if let Some(queue) = queues.get_mut(queue) {
-                        copy_records(queue, first, last, batch);
+                    if let Some(queue) = queues.get_mut(queue)
+                        && let Some(store_id) = queue.store_id
+                    {
+                        let first = first.max(queue.stored_below);
+                        copy_records(store_id, queue.messages(), first, last, batch);
+                        queue.stored_below = queue.stored_below.max(last + 1);
+                    }
+                }
+                PendingOp::Delay { exchange, first, last } => {
+                    if let Some(delayed) = delayed.get_mut(exchange)
+                        && let Some(store_id) = delayed.store_id
+                    {
+                        let first = first.max(delayed.stored_below);
+                        copy_records(store_id, &delayed.messages, first, last, batch);
+                        delayed.stored_below = delayed.stored_below.max(last + 1);
                     }
                 }
             }
@@ -117,13 +150,12 @@ impl Pending {
     }
 }
 
-fn copy_records(queue: &mut Queue, first: u64, last: u64, batch: &mut Batch) {
-    let Some(store_id) = queue.store_id else { return };
-    // A range may begin inside what an earlier range of the same batch or commit has covered.
-    let mut at = first.max(queue.stored_below);
-    while let Some(seq) = queue.messages().next_live(at).filter(|&seq| seq <= last) {
+/// `first` is past what an earlier range of the same batch or commit has covered.
+fn copy_records(store_id: u64, messages: &Segments, first: u64, last: u64, batch: &mut Batch) {
+    let mut at = first;
+    while let Some(seq) = messages.next_live(at).filter(|&seq| seq <= last) {
         at = seq + 1;
-        let Some((bytes, shared)) = queue.messages().raw(seq) else { continue };
+        let Some((bytes, shared)) = messages.raw(seq) else { continue };
         if bytes[0] & flag::PERSISTENT == 0 {
             continue;
         }
@@ -139,7 +171,6 @@ fn copy_records(queue: &mut Queue, first: u64, last: u64, batch: &mut Batch) {
         });
         batch.ops.push(Op::Publish { queue: store_id, seq, start, len: bytes.len(), body });
     }
-    queue.stored_below = queue.stored_below.max(last + 1);
 }
 
 /// The very same bytes, as when one message went to several queues.

@@ -10,12 +10,13 @@ use rand_chacha::rand_core::RngCore as _;
 use super::{Broker, Finding};
 use super::consume::REPLY_TO;
 use super::dead_letter::Reason;
+use super::delayed::is_delayed;
 use crate::auth::Access;
 use crate::model::arguments::{Overflow, QueueType};
 use crate::model::channel::TxPublish;
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
-use crate::model::exchange::RouteInput;
+use crate::model::exchange::{Keepers, RouteInput};
 use crate::model::ids::{ChannelKey, ExchangeKey, QueueKey};
 use crate::model::queue::message::{BodyRef, NewMessage};
 use crate::model::timer::Millis;
@@ -125,7 +126,7 @@ impl Broker {
         }
         let mut rewritten = BytesMut::new();
         let (properties, expiration_ms, extra_keys, bcc) =
-            self.check_properties(key, publish.properties, &mut rewritten)?;
+            self.check_properties(key, publish, &mut rewritten)?;
         let incoming = Incoming {
             exchange: publish.exchange,
             routing_key: publish.routing_key,
@@ -141,6 +142,7 @@ impl Broker {
             self.lint(key, Finding::LostReply, publish.routing_key);
         }
         let by_keys_only = self.route(exchange, &incoming, &extra_keys, &mut queues);
+        let keepers = self.topology.take_keepers();
         let message = NewMessage {
             exchange: incoming.exchange.as_bytes(),
             routing_key: incoming.routing_key.as_bytes(),
@@ -153,12 +155,15 @@ impl Broker {
             died: false,
         };
         if self.channels[key].tx.is_some() {
-            self.publish_later(key, &incoming, queues, replied);
+            self.publish_later(key, &incoming, queues, keepers, replied);
             return Ok(());
         }
-        let outcome = self.enqueue_all(&queues, message, incoming.expiration_ms, now);
+        let mut outcome = self.enqueue_all(&queues, message, incoming.expiration_ms, now);
+        if !keepers.is_empty() {
+            self.keep(&keepers, &message, &extra_keys, now, &mut outcome);
+        }
         if queues.is_empty() && !replied {
-            self.unroutable(key, incoming.mandatory, &message);
+            self.reached_no_queue(key, incoming.mandatory, is_delayed(&keepers), &message);
         }
         self.confirm(key, outcome);
         if by_keys_only && !replied && publish.properties.flags() & CAREFUL == 0 {
@@ -185,10 +190,13 @@ impl Broker {
     fn check_properties<'a>(
         &self,
         key: ChannelKey,
-        properties: RawProperties<'a>,
+        publish: &Publish<'a>,
         rewritten: &'a mut BytesMut,
     ) -> Result<(RawProperties<'a>, Option<u64>, Vec<Vec<u8>>, Vec<Vec<u8>>), AmqpError> {
+        let properties = publish.properties;
+        let routing_key = publish.routing_key.as_bytes();
         if properties.flags() & CAREFUL == 0 {
+            self.check_topic_access(key, Access::Write, publish.exchange, [routing_key])?;
             return Ok((properties, None, Vec::new(), Vec::new()));
         }
         let channel = &self.channels[key];
@@ -207,6 +215,8 @@ impl Broker {
                 bcc = routing_keys("BCC", value.to_value().ok())?;
             }
         }
+        let keys = [routing_key].into_iter().chain(extra_keys.iter().chain(&bcc).map(Vec::as_slice));
+        self.check_topic_access(key, Access::Write, publish.exchange, keys)?;
         if let Some(claimed) = properties.user_id() {
             let user = &self.connections[channel.connection].info.user;
             if claimed != user.name.as_bytes() && !user.has_tag("impersonator") {
@@ -292,7 +302,7 @@ impl Broker {
 
     /// Puts the message into every queue.
     #[inline]
-    fn enqueue_all(
+    pub(super) fn enqueue_all(
         &mut self,
         queues: &[QueueKey],
         message: NewMessage<'_>,
@@ -377,11 +387,24 @@ impl Broker {
         }
     }
 
+    /// A delayed message may yet reach a queue; as with RabbitMQ, it comes back all the same if it is mandatory.
+    fn reached_no_queue(&mut self, key: ChannelKey, mandatory: bool, delayed: bool, message: &NewMessage<'_>) {
+        if !delayed {
+            self.unroutable(key, mandatory, message);
+        } else if mandatory {
+            self.return_message(key, message);
+        }
+    }
+
     fn unroutable(&mut self, key: ChannelKey, mandatory: bool, message: &NewMessage<'_>) {
         self.stats.unroutable += 1;
-        if !mandatory {
-            return;
+        if mandatory {
+            self.return_message(key, message);
         }
+    }
+
+    /// basic.return with NO_ROUTE.
+    fn return_message(&mut self, key: ChannelKey, message: &NewMessage<'_>) {
         let channel = &self.channels[key];
         let (number, connection) = (channel.number, channel.connection);
         let connection_state = &mut self.connections[connection];
@@ -400,10 +423,18 @@ impl Broker {
     }
 
     /// §10: routed now, handed over at commit.
-    fn publish_later(&mut self, key: ChannelKey, incoming: &Incoming<'_>, queues: Vec<QueueKey>, replied: bool) {
+    fn publish_later(
+        &mut self,
+        key: ChannelKey,
+        incoming: &Incoming<'_>,
+        queues: Vec<QueueKey>,
+        keepers: Keepers,
+        replied: bool,
+    ) {
         let Some(tx) = &mut self.channels[key].tx else { return };
         tx.publishes.push(TxPublish {
             queues,
+            keepers,
             exchange: Bytes::copy_from_slice(incoming.exchange.as_bytes()),
             routing_key: Bytes::copy_from_slice(incoming.routing_key.as_bytes()),
             properties: Bytes::copy_from_slice(incoming.properties.as_bytes()),
@@ -431,9 +462,15 @@ impl Broker {
             bcc: &publish.bcc,
             died: false,
         };
-        let outcome = self.enqueue_all(&publish.queues, message, publish.expiration_ms, now);
+        let mut outcome = self.enqueue_all(&publish.queues, message, publish.expiration_ms, now);
+        if !publish.keepers.is_empty() {
+            let headers = properties.headers().and_then(|headers| headers.to_table().ok());
+            let mut extra_keys = cc_keys(headers.as_ref());
+            extra_keys.extend(publish.bcc.iter().cloned());
+            self.keep(&publish.keepers, &message, &extra_keys, now, &mut outcome);
+        }
         if publish.queues.is_empty() {
-            self.unroutable(key, publish.mandatory, &message);
+            self.reached_no_queue(key, publish.mandatory, is_delayed(&publish.keepers), &message);
         }
         outcome
     }

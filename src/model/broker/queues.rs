@@ -74,8 +74,8 @@ impl Broker {
     ) -> Result<(Name, u64, usize), AmqpError> {
         let requested = self.queue_resource(name);
         let arguments = self.with_default_type(declare);
-        let queue_type = arguments::queue_type(&arguments, &requested)?;
         let name = if name.is_empty() {
+            let queue_type = arguments::queue_type(&arguments, &requested)?;
             if queue_type != QueueType::Classic {
                 let text = format!("Cannot declare a server-named queue for type {}", queue_type.internal_name());
                 return Err(AmqpError::Precondition(text));
@@ -103,6 +103,8 @@ impl Broker {
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
         }
+        self.check_dead_letter_exchange(channel, &declare.arguments, &resource)?;
+        let queue_type = arguments::queue_type(&arguments, &resource)?;
         if arguments.get("x-queue-master-locator").is_some() {
             self.lint(channel, Finding::MasterLocator, &name);
         }
@@ -112,7 +114,6 @@ impl Broker {
         if self.settings.profile.denies_master_locator() && declare.arguments.get("x-queue-master-locator").is_some() {
             return Err(AmqpError::Deprecated("queue_master_locator"));
         }
-        self.check_dead_letter_exchange(channel, &declare.arguments, &resource)?;
         let settings = arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource)?;
         if let Some(limit) = self.settings.queues_max
             && self.queues.len() as u64 >= limit
@@ -219,14 +220,19 @@ impl Broker {
         }
     }
 
-    pub(super) fn queue_bind(&mut self, channel: ChannelKey, bind: queue::Bind<'_>) -> Result<(), AmqpError> {
+    pub(super) fn queue_bind(
+        &mut self,
+        channel: ChannelKey,
+        bind: queue::Bind<'_>,
+        now: Millis,
+    ) -> Result<(), AmqpError> {
         let ends = self.queue_binding_ends(channel, bind.queue, bind.exchange, bind.routing_key)?;
         let (Some(source), Some(queue)) = (ends.source, ends.queue) else {
             return Err(AmqpError::NotFound(ends.missing(&self.vhost)));
         };
         self.find_usable_queue(channel, &ends.queue_name)?;
         let destination = Destination::Queue(queue);
-        self.add_binding(Binding::new(source, destination, ends.routing_key.as_bytes(), bind.arguments))?;
+        self.add_binding(Binding::new(source, destination, ends.routing_key.as_bytes(), bind.arguments), now)?;
         if !bind.no_wait {
             self.reply(channel, &queue::BindOk {}.into());
         }
@@ -266,6 +272,7 @@ impl Broker {
             return Err(AmqpError::DefaultExchange);
         }
         self.check_access(channel, Access::Read, self.exchange_resource(&exchange))?;
+        self.check_topic_access(channel, Access::Read, &exchange, [routing_key.as_bytes()])?;
         Ok(QueueBindingEnds {
             source: self.topology.find(&exchange),
             queue: self.queues_by_name.get(&queue_name).copied(),

@@ -4,6 +4,7 @@ use leveret_protocol::{MethodId, put_heartbeat};
 
 use super::{Broker, Finding};
 use super::dead_letter::Reason;
+use super::delayed::RELEASE_AT_ONCE_MAX;
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
 use crate::model::channel::Delivery;
@@ -15,8 +16,11 @@ use crate::model::timer::{Millis, Timer};
 const EXPIRE_AT_ONCE_MAX: usize = 10_000;
 
 impl Broker {
-    /// Time has passed: does all that is due. To be called when `Effects::deadline` is reached.
+    /// Time has passed: does what is due. To be called when `Effects::deadline` is reached; if there is much to
+    /// do, a part of it may be left for the next call, with a deadline that has passed.
     pub fn advance(&mut self, now: Millis) {
+        let mut budget = RELEASE_AT_ONCE_MAX;
+        let mut unfinished = Vec::new();
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::QueueHead(queue) => {
@@ -28,6 +32,11 @@ impl Broker {
                 Timer::QueueExpires(queue) => self.queue_may_expire(queue, now),
                 Timer::QueueDelayed(queue) => self.end_delays(queue, now),
                 Timer::Stream(queue) => self.look_at_stream(queue, now),
+                Timer::DelayedExchange(exchange) => {
+                    if !self.release_delayed(exchange, now, &mut budget) {
+                        unfinished.push(exchange);
+                    }
+                }
                 Timer::RetryDeaths => self.retry_deaths(now),
                 Timer::AckTimeout(channel) => self.ack_may_time_out(channel, now),
                 Timer::HeartbeatSend(connection) => self.heartbeat_send(connection, now),
@@ -41,6 +50,10 @@ impl Broker {
             if !self.deaths.is_empty() {
                 self.process_deaths(now);
             }
+        }
+        for exchange in unfinished {
+            // Due already: the next call goes on.
+            self.arm_delayed(exchange);
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod bindings;
 mod consistent_hash;
+mod delayed;
 mod direct;
 pub(super) mod erlang;
 mod fanout;
@@ -20,6 +21,7 @@ mod header_value;
 mod headers;
 mod modulus_hash;
 mod random;
+mod recent_history;
 mod topic;
 mod topology;
 
@@ -30,6 +32,7 @@ use slotmap::SecondaryMap;
 use smallvec::SmallVec;
 
 pub use self::bindings::Binding;
+pub use self::delayed::with_negated_delay;
 pub use self::topology::{Removed, RemovedBinding, Topology};
 use crate::model::ids::{Destination, ExchangeKey, QueueKey};
 use crate::model::record::Name;
@@ -45,11 +48,13 @@ pub enum ExchangeKind {
     ModulusHash,
     Random,
     LocalRandom,
+    RecentHistory,
+    Delayed,
 }
 
 impl ExchangeKind {
     /// Every kind that a client may declare.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Direct,
         Self::Fanout,
         Self::Topic,
@@ -58,6 +63,8 @@ impl ExchangeKind {
         Self::ModulusHash,
         Self::Random,
         Self::LocalRandom,
+        Self::RecentHistory,
+        Self::Delayed,
     ];
 
     /// The kind that `exchange.declare` means by this type, case-sensitive.
@@ -76,6 +83,8 @@ impl ExchangeKind {
             Self::ModulusHash => "x-modulus-hash",
             Self::Random => "x-random",
             Self::LocalRandom => "x-local-random",
+            Self::RecentHistory => "x-recent-history",
+            Self::Delayed => "x-delayed-message",
         }
     }
 
@@ -90,6 +99,8 @@ impl ExchangeKind {
             Self::ConsistentHash => Box::new(consistent_hash::ConsistentHash::new(arguments)),
             Self::ModulusHash => Box::new(modulus_hash::ModulusHash::default()),
             Self::Random | Self::LocalRandom => Box::new(random::Random::default()),
+            Self::RecentHistory => Box::new(recent_history::RecentHistory::default()),
+            Self::Delayed => Box::new(delayed::Delayed::new(arguments)),
         }
     }
 
@@ -97,6 +108,8 @@ impl ExchangeKind {
     fn validate_declare(self, arguments: &FieldTable) -> Result<(), String> {
         match self {
             Self::ConsistentHash => consistent_hash::validate_declare(arguments),
+            Self::RecentHistory => recent_history::validate_declare(arguments),
+            Self::Delayed => delayed::validate_declare(arguments),
             Self::Direct
             | Self::Fanout
             | Self::Topic
@@ -107,14 +120,21 @@ impl ExchangeKind {
         }
     }
 
-    /// The rules of the kind for a binding; `queue_type` as in [`Topology::validate_binding`].
+    /// The rules of the kind for a binding; `queue_type` as in [`Topology::validate_binding`]. To be asked of
+    /// [`Exchange::routing_kind`].
     /// Errors: the explanation of the 406 (reference 7).
     fn validate_binding(self, binding: &Binding, queue_type: Option<&str>) -> Result<(), String> {
         match self {
             Self::Headers => headers::validate_binding(binding),
             Self::ConsistentHash => consistent_hash::validate_binding(binding),
             Self::LocalRandom => random::validate_local_binding(binding, queue_type),
-            Self::Direct | Self::Fanout | Self::Topic | Self::ModulusHash | Self::Random => Ok(()),
+            Self::Direct
+            | Self::Fanout
+            | Self::Topic
+            | Self::ModulusHash
+            | Self::Random
+            | Self::RecentHistory
+            | Self::Delayed => Ok(()),
         }
     }
 }
@@ -141,7 +161,32 @@ impl Exchange {
     pub fn alternate_of(arguments: &FieldTable) -> Option<Name> {
         arguments.get("alternate-exchange").and_then(FieldValue::as_str).map(Name::from)
     }
+
+    /// The kind that chooses among the bindings: for `x-delayed-message` the one it was declared with.
+    pub fn routing_kind(&self) -> ExchangeKind {
+        match self.kind {
+            ExchangeKind::Delayed => delayed::underlying(&self.arguments).unwrap_or(ExchangeKind::Direct),
+            kind => kind,
+        }
+    }
+
+    /// How many messages it keeps for queues that are bound later, if it does (`x-recent-history`).
+    pub fn history_length(&self) -> Option<usize> {
+        (self.routing_kind() == ExchangeKind::RecentHistory).then(|| recent_history::length(&self.arguments))
+    }
 }
+
+/// Why an exchange wants a message for itself, beside or instead of routing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// To route it once so many milliseconds have passed (`x-delayed-message`).
+    Delay(u64),
+    /// To give it to queues that are bound later (`x-recent-history`).
+    Remember,
+}
+
+/// The exchanges of one walk that want the message, in the order in which they were visited.
+pub type Keepers = SmallVec<[(ExchangeKey, Keep); 1]>;
 
 /// What routing looks at in a message.
 #[derive(Clone, Copy, Debug)]
@@ -193,6 +238,9 @@ struct Matched<'a> {
     queues: &'a mut Vec<QueueKey>,
     /// Exchanges to visit, in order, those visited included.
     exchanges: &'a mut Vec<ExchangeKey>,
+    keepers: &'a mut Keepers,
+    /// The exchange being visited.
+    at: ExchangeKey,
     /// Whether the exchange being visited has matched anything, reached before or not.
     any: bool,
     random: u64,
@@ -210,6 +258,12 @@ impl Matched<'_> {
             }
             Destination::Exchange(exchange) => self.visit(exchange),
         }
+    }
+
+    /// The exchange being visited wants the message. One that delays it has matched, though nothing is reached yet.
+    fn keep(&mut self, keep: Keep) {
+        self.any |= matches!(keep, Keep::Delay(_));
+        self.keepers.push((self.at, keep));
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use leveret_protocol::FieldTable;
 use slotmap::{SecondaryMap, SlotMap};
 
 use super::bindings::{Binding, Bindings};
-use super::{Exchange, ExchangeKind, Matched, Matching, RouteInput};
+use super::{Exchange, ExchangeKind, Keepers, Matched, Matching, RouteInput};
 use crate::model::ids::{Destination, ExchangeKey, QueueKey};
 use crate::model::record::Name;
 
@@ -26,6 +26,7 @@ pub struct Topology {
     queues_reached: SecondaryMap<QueueKey, u64>,
     exchanges_reached: SecondaryMap<ExchangeKey, u64>,
     to_visit: Vec<ExchangeKey>,
+    keepers: Keepers,
 }
 
 #[derive(Debug)]
@@ -116,7 +117,7 @@ impl Topology {
     /// is a queue. Errors: the explanation of the 406 (reference 7).
     pub fn validate_binding(&self, binding: &Binding, queue_type: Option<&str>) -> Result<(), String> {
         match self.get(binding.source) {
-            Some(source) => source.kind.validate_binding(binding, queue_type),
+            Some(source) => source.routing_kind().validate_binding(binding, queue_type),
             None => Ok(()),
         }
     }
@@ -265,7 +266,7 @@ impl Topology {
     /// before, passes the message to its alternate exchange, if there is one of that name.
     ///
     /// Returns true if nothing but the keys decided: then the route holds for all messages with these keys until
-    /// the epoch changes.
+    /// the epoch changes. If not, [`take_keepers`](Self::take_keepers) says which exchanges want the message.
     pub fn route(
         &mut self,
         start: ExchangeKey,
@@ -275,24 +276,28 @@ impl Topology {
     ) -> bool {
         self.walks += 1;
         self.to_visit.clear();
+        self.keepers.clear();
         let mut matched = Matched {
             queues_reached: &mut self.queues_reached,
             exchanges_reached: &mut self.exchanges_reached,
             walk: self.walks,
             queues: out,
             exchanges: &mut self.to_visit,
+            keepers: &mut self.keepers,
+            at: start,
             any: false,
             random: message.random,
         };
         let mut by_keys_only = true;
         let mut visited = 0;
         matched.visit(start);
-        while let Some(key) = matched.exchanges.get(visited) {
+        while let Some(&key) = matched.exchanges.get(visited) {
             visited += 1;
-            let Some(node) = self.exchanges.get_mut(*key) else {
+            let Some(node) = self.exchanges.get_mut(key) else {
                 continue;
             };
             matched.any = false;
+            matched.at = key;
             if node.exchange.name.is_empty() {
                 for queue in message.keys.iter().filter_map(|key| find_queue(key)) {
                     matched.add(Destination::Queue(queue));
@@ -309,6 +314,12 @@ impl Topology {
             }
         }
         by_keys_only
+    }
+
+    /// The exchanges that want the message of the last walk for themselves. Whoever forgets to ask loses it.
+    #[inline]
+    pub fn take_keepers(&mut self) -> Keepers {
+        std::mem::take(&mut self.keepers)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! flags u8 | exchange length u8 | routing key length u8 | priority u8 | properties length u32 | body length u32
-//! [expires at u64, if EXPIRES] [body index u32, if EXTERNAL] [BCC keys: u16 length, then (u8 length, key)*, if BCC]
+//! [expires at u64, if EXPIRES] [body index u32, if EXTERNAL] [BCC keys: u32 length, then (u8 length, key)*, if BCC]
 //! exchange | routing key | properties (flags and values as the publisher sent them) | body, unless EXTERNAL
 //! ```
 //! Properties stay encoded. Bodies from [`SHARED_BODY_MIN`] on stand outside as shared `Bytes`.
@@ -62,6 +62,7 @@ pub struct NewMessage<'a> {
     pub priority: u8,
     pub expires_at: Option<Millis>,
     /// The extra keys of a BCC header, which is not in the properties any more; needed for dead-lettering.
+    /// Of a message that an exchange keeps: all keys that it is routed by beside its routing key.
     pub bcc: &'a [Vec<u8>],
     /// This broker has dead-lettered it.
     pub died: bool,
@@ -107,7 +108,7 @@ impl NewMessage<'_> {
         }
         if !self.bcc.is_empty() {
             let length: usize = self.bcc.iter().map(|key| key.len() + 1).sum();
-            out.extend_from_slice(&(length as u16).to_le_bytes());
+            out.extend_from_slice(&(length as u32).to_le_bytes());
             for key in self.bcc {
                 out.push(key.len() as u8);
                 out.extend_from_slice(key);
@@ -165,9 +166,9 @@ impl<'a> Record<'a> {
                 at += 4;
             }
             if flags & flag::BCC != 0 {
-                let length = u16::from_le_bytes(*input.get(at..)?.first_chunk::<2>()?) as usize;
-                bcc = input.get(at + 2..at + 2 + length)?;
-                at += 2 + length;
+                let length = u32::from_le_bytes(*input.get(at..)?.first_chunk::<4>()?) as usize;
+                bcc = input.get(at + 4..at + 4 + length)?;
+                at += 4 + length;
             }
         }
         let rest = input.get(at..)?;
@@ -254,6 +255,16 @@ mod tests {
         assert_eq!((record.expires_at, record.priority, record.body_len), (Some(77), 3, 5));
         assert_eq!(record.bcc_keys(), bcc);
         assert_eq!(record.len, bytes.len() - b"next record".len());
+    }
+
+    /// A content header of 128 KiB has room for more keys than 64 KiB.
+    #[test]
+    fn many_long_keys_do_not_spoil_a_record() {
+        let bcc = vec![vec![b'k'; 255]; 400];
+        let mut bytes = Vec::new();
+        message(BodyRef::Slice(b"hello"), &bcc).encode(0, &mut bytes);
+        let record = Record::parse(&bytes).unwrap();
+        assert_eq!((record.bcc_keys(), record.inline_body), (bcc, &b"hello"[..]));
     }
 
     #[test]
