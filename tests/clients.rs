@@ -12,5 +12,9 @@ mod support {
 
 mod clients {
     mod crash;
+    mod crowd;
     mod harness;
+    mod messages;
+    mod refusals;
+    mod routing;
 }

@@ -6,10 +6,14 @@ use std::hash::BuildHasher as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lapin::options::BasicPublishOptions;
+use futures_lite::{StreamExt as _, future};
+use lapin::message::Delivery;
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::publisher_confirm::Confirmation;
 use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer, Error, ErrorKind};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 /// How long anything may take before the test fails: a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,6 +59,83 @@ pub async fn publish_confirmed(channel: &Channel, queue: &str, body: &[u8]) {
     let confirm = channel.basic_publish("", queue, options, body, persistent()).await.expect("the channel is open");
     let confirm = soon("confirm", confirm).await.expect("the channel stays open");
     assert_eq!(confirm, Confirmation::Ack(None), "publish to {queue}");
+}
+
+/// Publishes to the queue without waiting for anything.
+pub async fn publish(channel: &Channel, queue: &str, body: &[u8]) {
+    let options = BasicPublishOptions::default();
+    channel.basic_publish("", queue, options, body, persistent()).await.expect("the channel is open");
+}
+
+/// Ready messages and consumers of a queue.
+pub async fn counts(channel: &Channel, queue: &str) -> (u32, u32) {
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    let queue = soon("queue.declare-ok", channel.queue_declare(queue, options, FieldTable::default())).await;
+    let queue = queue.expect("the queue is there");
+    (queue.message_count(), queue.consumer_count())
+}
+
+/// Waits until the queue has so many ready messages and consumers.
+pub async fn until_counts(channel: &Channel, queue: &str, wanted: (u32, u32)) {
+    let reached = async {
+        while counts(channel, queue).await != wanted {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    soon(&format!("{queue} with {wanted:?} messages and consumers"), reached).await;
+}
+
+/// Consumes with acknowledgements.
+pub async fn consume(channel: &Channel, queue: &str) -> Consumer {
+    let options = BasicConsumeOptions::default();
+    let consumer = channel.basic_consume(queue, "", options, FieldTable::default());
+    soon("consume-ok", consumer).await.expect("the queue is there")
+}
+
+pub async fn next(consumer: &mut Consumer) -> Delivery {
+    soon("a delivery", consumer.next()).await.expect("the consumer lives").expect("the channel is open")
+}
+
+/// The bodies of the next deliveries, and whether they are redelivered.
+pub async fn next_texts(consumer: &mut Consumer, count: usize) -> Vec<(String, bool)> {
+    let mut texts = Vec::new();
+    for _ in 0..count {
+        let delivery = next(consumer).await;
+        texts.push((String::from_utf8_lossy(&delivery.data).into_owned(), delivery.redelivered));
+    }
+    texts
+}
+
+/// Checks that nothing is on its way to the consumer, by a round trip on its own channel.
+pub async fn expect_nothing(channel: &Channel, consumer: &mut Consumer) {
+    let queue = consumer.queue();
+    counts(channel, queue.as_str()).await;
+    let delivery = future::poll_once(consumer.next()).await;
+    assert!(delivery.is_none(), "unexpected {delivery:?}");
+}
+
+/// A way to a broker that can be cut like a cable.
+pub struct Relay {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    pub async fn to(broker: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let task = tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let mut broker = TcpStream::connect(broker).await.expect("the broker listens");
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut broker).await;
+        });
+        Self { address, task }
+    }
+
+    /// Both ends lose their connection, without a word.
+    pub fn cut(self) {
+        self.task.abort();
+    }
 }
 
 pub fn table<const N: usize>(fields: [(&str, AMQPValue); N]) -> FieldTable {

@@ -54,7 +54,7 @@ pub fn body(id: Id, heavy: bool) -> Vec<u8> {
     let length = match rng.below(100) {
         0..5 if heavy => 100_000 + rng.below(200_000),
         0..3 => 5_000 + rng.below(50_000),
-        0..15 => rng.below(5_000),
+        3..15 => rng.below(5_000),
         _ => rng.below(150),
     };
     let mut body = Vec::with_capacity(8 + length as usize + 8);
