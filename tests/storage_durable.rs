@@ -13,9 +13,19 @@ use leveret::storage::{Fault, Fsync, Recovery, Store, StoreError, StoreOptions};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+/// In memory where that is possible: a sync per commit is what these tests wait for otherwise.
+fn temp_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
+}
+
 /// Small enough that a few commits fill segments and make checkpoints and compaction happen.
 fn tiny() -> StoreOptions {
-    StoreOptions { segment_bytes: 4 << 10, checkpoint_bytes: 2 << 10, ..StoreOptions::default() }
+    StoreOptions { segment_bytes: 4 << 10, checkpoint_bytes: 2 << 10, ..eager() }
+}
+
+fn eager() -> StoreOptions {
+    StoreOptions { idle_after: Duration::ZERO, checkpoint_slice: Duration::ZERO, ..StoreOptions::default() }
 }
 
 fn publish(batch: &mut Batch, queue: u64, seq: u64, record: &[u8], body: Option<usize>) {
@@ -71,7 +81,7 @@ fn seqs(all: &[Recovered]) -> Vec<u64> {
 
 /// What a crash of the machine would leave if every write had reached the disk: the files as they are now.
 fn crashed(dir: &Path) -> TempDir {
-    let copy = TempDir::new().unwrap();
+    let copy = temp_dir();
     copy_folder(dir, copy.path());
     copy
 }
@@ -117,7 +127,8 @@ enum Step {
     CommitFailing { write: Option<usize> },
     Maintain,
     Read { queue: u64, at: usize, bytes_max: usize },
-    Restart { clean: bool },
+    /// Not clean: as after a crash, when sled may have written a part of a checkpoint or not.
+    Restart { clean: bool, flush: bool },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -137,7 +148,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::option::of(0..300_usize).prop_map(|write| Step::CommitFailing { write }),
         3 => Just(Step::Maintain),
         2 => (queue, 0..40_usize, 0..2000_usize).prop_map(|(queue, at, bytes_max)| Step::Read { queue, at, bytes_max }),
-        1 => any::<bool>().prop_map(|clean| Step::Restart { clean }),
+        1 => any::<(bool, bool)>().prop_map(|(clean, flush)| Step::Restart { clean, flush }),
     ]
 }
 
@@ -158,7 +169,7 @@ struct World {
 
 impl World {
     fn new(options: StoreOptions) -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = temp_dir();
         let (store, recovery, _) = start(dir.path(), options);
         assert!(recovery.clean);
         let maps = FaultyMemoryStore::new();
@@ -227,7 +238,7 @@ impl World {
                 }
             }
             Step::Read { queue, at, bytes_max } => self.read(queue, at, bytes_max),
-            Step::Restart { clean } => self.restart(clean),
+            Step::Restart { clean, flush } => self.restart(clean, flush),
         }
     }
 
@@ -255,14 +266,17 @@ impl World {
         assert_eq!(next, next_expected);
     }
 
-    fn restart(&mut self, clean: bool) {
+    fn restart(&mut self, clean: bool, flush: bool) {
         self.commit();
+        if flush {
+            self.store.flush_index();
+        }
         let crash = (!clean).then(|| crashed(self.dir.path()));
         if clean {
             self.store.close().unwrap();
         }
         // The lock has to go before the folder is opened again.
-        let other = TempDir::new().unwrap();
+        let other = temp_dir();
         self.store = SledStore::open(other.path(), self.options).unwrap();
         if let Some(crash) = crash {
             self.dir = crash;
@@ -290,8 +304,8 @@ proptest! {
         for step in &steps {
             world.run(step);
         }
-        world.restart(false);
-        world.restart(true);
+        world.restart(false, true);
+        world.restart(true, false);
     }
 
     /// The same with a sync only now and then: a crash of the process loses nothing.
@@ -307,15 +321,15 @@ proptest! {
                 world.run(step);
             }
         }
-        world.restart(false);
-        world.restart(true);
+        world.restart(false, true);
+        world.restart(true, false);
     }
 }
 
 /// Cut anywhere in the last commit, or with any byte of it changed, the log gives all commits before it.
 #[test]
 fn a_torn_commit_is_not_there() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), StoreOptions::default());
     let mut before = 0;
     for commit in 0..3 {
@@ -350,10 +364,10 @@ fn a_torn_commit_is_not_there() {
         assert_eq!(recovery.cut_bytes, 0);
         assert!(seqs(&all).contains(&1000));
     };
-    for cut in (before..=end).step_by(3).chain([end - 1, end]) {
+    for cut in (before..=end).step_by(7).chain([end - 1, end]) {
         check(&good[..cut as usize], cut == end, &format!("cut at {cut}"));
     }
-    for at in (before..end).step_by(5) {
+    for at in (before..end).step_by(11) {
         let mut bytes = good.clone();
         bytes[at as usize] ^= 0x10;
         check(&bytes, false, &format!("byte {at} changed"));
@@ -374,7 +388,7 @@ fn used(path: &Path) -> u64 {
 /// A large commit is several frames: none of it counts before the last one is there.
 #[test]
 fn a_torn_large_commit_is_not_there() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), StoreOptions::default());
     store.commit(&[messages(1, 1..10, 50)]).unwrap();
     let before = used(&segments(dir.path())[0]);
@@ -389,7 +403,7 @@ fn a_torn_large_commit_is_not_there() {
     let (_, recovery, all) = start(crashed(crash.path()).path(), StoreOptions::default());
     assert_eq!(recovery.messages, 2011);
     assert!(matches!(all.last(), Some(Recovered::Message { body: Some(body), .. }) if body.len() == 200_000));
-    for cut in (before..used_bytes(&good)).step_by(33_333) {
+    for cut in (before..used_bytes(&good)).step_by(77_777) {
         let copy = crashed(crash.path());
         fs::write(&segments(copy.path())[0], &good[..cut as usize]).unwrap();
         let (_, recovery, _) = start(copy.path(), StoreOptions::default());
@@ -406,7 +420,7 @@ fn a_torn_large_commit_is_not_there() {
 /// A bad frame before a later commit, or in an earlier segment, is an error and not a silent loss.
 #[test]
 fn damage_in_the_middle_is_an_error() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     let (mut store, ..) = start(dir.path(), options);
     for commit in 0..24 {
@@ -438,7 +452,7 @@ fn damage_in_the_middle_is_an_error() {
 /// Without syncs a power cut may lose any page: the log ends there, and what is behind goes as well.
 #[test]
 fn unsynced_damage_is_a_torn_tail() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let options = StoreOptions { segment_bytes: 2 << 10, fsync: Fsync::Never, ..StoreOptions::default() };
     let (mut store, ..) = start(dir.path(), options);
     for commit in 0..12 {
@@ -464,7 +478,7 @@ fn unsynced_damage_is_a_torn_tail() {
 /// A message whose frame is damaged behind a checkpoint is noticed when it is read.
 #[test]
 fn damage_before_the_checkpoint_is_an_error() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), StoreOptions::default());
     store.commit(&[messages(1, 1..100, 60)]).unwrap();
     store.close().unwrap();
@@ -480,7 +494,7 @@ fn damage_before_the_checkpoint_is_an_error() {
 /// Ranges may span sequences that were never published, that are settled already, or several blocks.
 #[test]
 fn settles_ranges_with_gaps() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), tiny());
     let published: Vec<u64> = (0..9000).filter(|seq| seq % 3 != 1).collect();
     store.commit(&[messages(7, published.iter().copied(), 10)]).unwrap();
@@ -503,11 +517,19 @@ fn settles_ranges_with_gaps() {
 /// A crash at any moment of a checkpoint: before, between any of its rows, after.
 #[test]
 fn crash_within_a_checkpoint() {
-    let options = StoreOptions { checkpoint_bytes: 40 << 10, segment_bytes: 8 << 10, ..StoreOptions::default() };
-    let dir = TempDir::new().unwrap();
+    let options = StoreOptions { checkpoint_bytes: 40 << 10, segment_bytes: 8 << 10, ..eager() };
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), options);
     let mut maps = FaultyMemoryStore::new();
-    let mut copies = Vec::new();
+    let check = |copy: TempDir, maps: &FaultyMemoryStore| {
+        let expected = recover(&mut maps.restarted()).unwrap().1;
+        let (mut store, _, all) = start(copy.path(), options);
+        assert_eq!(all, expected);
+        store.close().unwrap();
+        drop(store);
+        let (_, _, all) = start(copy.path(), options);
+        assert_eq!(all, expected);
+    };
     for round in 0..60_u64 {
         let mut batch = Batch::default();
         for queue in 1..=40 {
@@ -520,29 +542,21 @@ fn crash_within_a_checkpoint() {
         let batches = [batch];
         store.commit(&batches).unwrap();
         maps.commit(&batches).unwrap();
-        copies.push((crashed(dir.path()), maps.restarted()));
-        if round % 5 == 0 {
-            while store.maintain().unwrap() {
-                copies.push((crashed(dir.path()), maps.restarted()));
-            }
+        check(crashed(dir.path()), &maps);
+        store.flush_index();
+        check(crashed(dir.path()), &maps);
+        while round % 5 == 0 && store.maintain().unwrap() {
+            check(crashed(dir.path()), &maps);
         }
     }
     assert!(!segments(dir.path())[0].ends_with("0000000001.log"), "no segment was removed");
-    for (copy, mut maps) in copies {
-        let (mut store, _, all) = start(copy.path(), options);
-        assert_eq!(all, recover(&mut maps).unwrap().1);
-        store.close().unwrap();
-        drop(store);
-        let (_, _, all) = start(copy.path(), options);
-        assert_eq!(all, recover(&mut maps.restarted()).unwrap().1);
-    }
 }
 
 /// Segments that are mostly settled give their space back, and exactly the live messages stay.
 #[test]
 fn compaction_keeps_the_live_messages() {
-    let options = StoreOptions { segment_bytes: 64 << 10, checkpoint_bytes: 32 << 10, ..StoreOptions::default() };
-    let dir = TempDir::new().unwrap();
+    let options = StoreOptions { segment_bytes: 64 << 10, checkpoint_bytes: 32 << 10, ..eager() };
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), options);
     let mut maps = FaultyMemoryStore::new();
     for round in 0..200_u64 {
@@ -599,7 +613,7 @@ fn a_failed_commit_leaves_nothing() {
         Fault::Create,
     ] {
         for retry in [false, true] {
-            let dir = TempDir::new().unwrap();
+            let dir = temp_dir();
             let options = StoreOptions { segment_bytes: 600, ..StoreOptions::default() };
             let (mut store, ..) = start(dir.path(), options);
             store.commit(&[messages(1, 1..20, 30)]).unwrap();
@@ -626,7 +640,7 @@ fn a_failed_commit_leaves_nothing() {
 /// Reading goes on where it stopped, and gives what recovery gives.
 #[test]
 fn reads_a_queue_in_parts() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), tiny());
     for round in 0..50_u64 {
         let mut batch = Batch::default();
@@ -653,9 +667,41 @@ fn reads_a_queue_in_parts() {
     assert_eq!(store.read(99, 0, 100, &mut |_| panic!("no such queue")).unwrap(), None);
 }
 
+/// A body that went to several queues is one piece of memory after a restart as well.
+#[test]
+fn a_shared_body_stays_shared() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), StoreOptions::default());
+    for seq in 1..4 {
+        let mut batch = messages(9, seq * 100..seq * 100 + 100, 10);
+        batch.bodies.push(vec![1; 10_000].into());
+        batch.bodies.push(vec![2; 100_000].into());
+        for queue in 1..4 {
+            publish(&mut batch, queue, 2 * seq, b"x", Some(0));
+            publish(&mut batch, queue, 2 * seq + 1, b"y", Some(1));
+        }
+        store.commit(&[batch]).unwrap();
+    }
+    let written = log_bytes(dir.path());
+    assert!(written < 700_000, "{written} bytes for 3 times 110,000 of bodies");
+    drop(store);
+    let (_, _, all) = start(dir.path(), StoreOptions::default());
+    let bodies: Vec<(usize, usize)> = all
+        .iter()
+        .filter_map(|found| match found {
+            Recovered::Message { body: Some(body), .. } => Some((body.len(), body.as_ptr() as usize)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bodies.len(), 18);
+    for (number, body) in bodies.iter().enumerate() {
+        assert_eq!(*body, bodies[number % 6]);
+    }
+}
+
 #[test]
 fn definitions_come_back_in_order() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, ..) = start(dir.path(), tiny());
     let put = |name: &str, value: &'static str| Op::Put { key: key(name), value: value.into() };
     let commit = |store: &mut SledStore, ops: Vec<Op>| store.commit(&[Batch { ops, ..Batch::default() }]).unwrap();
@@ -677,7 +723,7 @@ fn definitions_come_back_in_order() {
 
 #[test]
 fn a_clean_stop_is_known_once() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (mut store, recovery, _) = start(dir.path(), tiny());
     assert!(recovery.clean, "an empty folder");
     store.close().unwrap();
@@ -696,7 +742,7 @@ fn a_clean_stop_is_known_once() {
 
 #[test]
 fn a_locked_folder_is_refused() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let (store, ..) = start(dir.path(), tiny());
     assert!(matches!(SledStore::open(dir.path(), tiny()), Err(StoreError::Locked { .. })));
     drop(store);
@@ -710,12 +756,12 @@ fn a_foreign_folder_is_refused() {
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("opened"),
     };
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     fs::write(dir.path().join("holiday.jpg"), "x").unwrap();
     refused(dir.path(), "holiday.jpg");
     assert!(!dir.path().join("log").exists(), "nothing is left in it");
     refused(&dir.path().join("holiday.jpg"), "is a file");
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     fs::create_dir(dir.path().join("lost+found")).unwrap();
     drop(SledStore::open(dir.path(), tiny()).unwrap());
     fs::write(dir.path().join("leveret-store"), "leveret store, format 9\n").unwrap();
@@ -729,7 +775,7 @@ fn a_foreign_folder_is_refused() {
 /// The log without the index, or the other way round, is not taken for an empty store.
 #[test]
 fn half_a_store_is_an_error() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let options = tiny();
     let (mut store, ..) = start(dir.path(), options);
     for round in 0..20_u64 {
@@ -748,7 +794,7 @@ fn half_a_store_is_an_error() {
 
 #[test]
 fn syncs_at_intervals() {
-    let dir = TempDir::new().unwrap();
+    let dir = temp_dir();
     let interval = Duration::from_millis(30);
     let options = StoreOptions { fsync: Fsync::Interval(interval), ..StoreOptions::default() };
     let (mut store, ..) = start(dir.path(), options);

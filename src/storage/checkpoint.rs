@@ -29,8 +29,11 @@ const WAIT_MAX: u64 = 8;
 const DEFINITIONS_MAX: usize = 64 << 10;
 /// Segments without live messages that are worth a checkpoint of their own while commits go on.
 const DEAD_SEGMENTS_MAX: usize = 4;
-/// Time for rows in one commit, and in one call while idle.
-const COMMIT_SLICE: Duration = Duration::from_micros(200);
+/// A tail without live messages is worth removing when it has one part in so many of a segment's size.
+const RETIRE_PART: u64 = 16;
+/// So much of log is read in a millisecond: not worth a checkpoint when the store is closed.
+const REPLAY_BYTES_SMALL: u64 = 256 << 10;
+/// Time for rows in one call while idle.
 const IDLE_SLICE: Duration = Duration::from_millis(2);
 /// Rows to write between two looks at the clock.
 const ROWS_PER_LOOK: usize = 16;
@@ -64,7 +67,7 @@ impl SledStore {
         // Fast enough to be done when the log has grown by half of what the next checkpoint waits for.
         let rows = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.rows) as u64;
         let share = (rows * commit_bytes * 2).div_ceil(self.options.checkpoint_bytes.max(1)) as usize;
-        if let Err(error) = self.step_checkpoint(share, COMMIT_SLICE) {
+        if let Err(error) = self.step_checkpoint(share, self.options.checkpoint_slice) {
             tracing::error!(%error, "checkpoint failed: the log is kept, and it is tried again later");
         }
     }
@@ -72,6 +75,7 @@ impl SledStore {
     /// Goes on with a checkpoint, or starts one that is due or would free disk space; false if there is none.
     pub(super) fn checkpoint_when_idle(&mut self) -> Result<bool, StoreError> {
         if self.checkpoint.is_none() {
+            self.retire_tail()?;
             if !self.is_checkpoint_due() && self.dead_segments().next().is_none() {
                 return Ok(false);
             }
@@ -81,12 +85,12 @@ impl SledStore {
         Ok(true)
     }
 
-    /// Finishes the running checkpoint, and takes one of everything since.
-    pub(super) fn checkpoint_now(&mut self) -> Result<(), StoreError> {
+    /// Finishes the running checkpoint, and takes one of everything since unless that is little.
+    pub(super) fn checkpoint_at_end(&mut self) -> Result<(), StoreError> {
         while self.checkpoint.is_some() {
             self.step_checkpoint(usize::MAX, IDLE_SLICE)?;
         }
-        if self.since_checkpoint > 0 {
+        if self.since_checkpoint >= REPLAY_BYTES_SMALL.min(self.options.checkpoint_bytes) {
             self.begin_checkpoint();
             self.step_checkpoint(usize::MAX, IDLE_SLICE)?;
         }
@@ -98,7 +102,7 @@ impl SledStore {
         let rows = (self.index.dirty_count() + self.definitions.len()) as u64;
         self.since_checkpoint >= (rows * LOG_BYTES_PER_ROW).clamp(usual, usual.saturating_mul(WAIT_MAX))
             || self.definitions.len() >= DEFINITIONS_MAX
-            || self.dead_segments().nth(DEAD_SEGMENTS_MAX - 1).is_some()
+            || self.index.usages.dead() > DEAD_SEGMENTS_MAX
     }
 
     /// Segments before the tail in which nothing is live.
@@ -106,6 +110,17 @@ impl SledStore {
         let tail = self.log.position().segment;
         let dead = self.index.usages.files().filter(move |&(number, usage)| number < tail && usage.live == 0);
         dead.map(|(number, _)| number)
+    }
+
+    /// Ends a tail of some size in which nothing is live, so that it can be removed.
+    fn retire_tail(&mut self) -> Result<(), StoreError> {
+        let Position { segment, offset, .. } = self.log.position();
+        if offset >= self.options.segment_bytes / RETIRE_PART && self.index.usages.is_dead(segment) {
+            self.log.roll()?;
+            let Position { segment, offset, .. } = self.log.position();
+            self.index.usages.set_size(segment, offset);
+        }
+        Ok(())
     }
 
     fn begin_checkpoint(&mut self) {
@@ -167,7 +182,8 @@ impl SledStore {
             } else {
                 break;
             }
-            if number >= rows_min && number % ROWS_PER_LOOK == 0 && start.elapsed() >= slice {
+            let look = number % ROWS_PER_LOOK == 0 || slice.is_zero();
+            if number >= rows_min && look && start.elapsed() >= slice {
                 break;
             }
         }

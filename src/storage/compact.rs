@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::model::record::Batch;
+
 use super::StoreError;
 use super::durable::SledStore;
 use super::index::BlockKey;
@@ -17,8 +19,10 @@ use super::reader::BodyAt;
 
 /// A segment of which less than one part in so many is live is compacted.
 const LIVE_PART: u64 = 4;
-/// Bytes that are copied in one commit at most (and one extent more).
-const COPY_BYTES: usize = 2 << 20;
+/// Bytes that are copied while idle at once (and one extent more).
+const IDLE_COPY_BYTES: usize = 1 << 20;
+/// Bytes that are copied with a commit, if it is not longer itself.
+const COMMIT_COPY_BYTES: usize = 128 << 10;
 /// Dead bytes that do not matter, in segments.
 const DEAD_SEGMENTS: u64 = 2;
 
@@ -44,16 +48,18 @@ pub(super) struct Moved {
 
 impl SledStore {
     /// The copies to be made in the next commit: none unless the log is mostly dead.
-    pub(super) fn moves_with_commit(&mut self) -> Vec<Moved> {
+    pub(super) fn moves_with_commit(&mut self, batches: &[Batch]) -> Vec<Moved> {
         if self.compaction.extents.is_empty() && !self.is_mostly_dead() {
             return Vec::new();
         }
-        self.next_moves()
+        // Each byte written to a segment that is then compacted is copied but a few times in all.
+        let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+        self.next_moves(bytes.max(COMMIT_COPY_BYTES))
     }
 
     /// Copies some messages of a segment that is mostly dead; false if there is none.
     pub(super) fn compact_when_idle(&mut self) -> Result<bool, StoreError> {
-        let moved = self.next_moves();
+        let moved = self.next_moves(IDLE_COPY_BYTES);
         if moved.is_empty() {
             return Ok(false);
         }
@@ -74,22 +80,18 @@ impl SledStore {
     /// While commits go on, copying waits until more than half of the disk space is wasted: what is consumed
     /// in order is about to die anyway.
     fn is_mostly_dead(&self) -> bool {
-        let (mut size, mut live) = (0, 0);
-        for (_, usage) in self.index.usages.files() {
-            size += usage.size;
-            live += usage.live_bytes;
-        }
-        size > 2 * live + DEAD_SEGMENTS * self.options.segment_bytes
+        let usages = &self.index.usages;
+        usages.size() > 2 * usages.live_bytes() + DEAD_SEGMENTS * self.options.segment_bytes
     }
 
-    fn next_moves(&mut self) -> Vec<Moved> {
+    fn next_moves(&mut self, bytes_max: usize) -> Vec<Moved> {
         let mut moved = Vec::new();
         if self.compaction.extents.is_empty() && !self.choose_segment() {
             return moved;
         }
         let mut bytes = 0;
         self.compaction.copied = 0;
-        while bytes < COPY_BYTES
+        while bytes < bytes_max
             && let Some(&(offset, key)) = self.compaction.extents.get(self.compaction.copied)
         {
             match self.copy_extents(key, offset, &mut moved) {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -45,6 +45,8 @@ pub struct SledStore {
     /// Holds the lock.
     marker: File,
     dir: PathBuf,
+    /// The folder was made just now.
+    is_new: bool,
     pub(super) tables: Tables,
     pub(super) log: Log,
     pub(super) index: Index,
@@ -57,6 +59,7 @@ pub struct SledStore {
     /// Bytes of log since the last checkpoint began.
     pub(super) since_checkpoint: u64,
     pub(super) compaction: Compaction,
+    committed_at: Instant,
     state: State,
 }
 
@@ -73,6 +76,7 @@ impl SledStore {
     /// # Errors
     /// The folder is in use, not ours, from a newer version, or not accessible.
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let is_new = !dir.exists();
         let marker = claim(dir)?;
         let log_dir = dir.join("log");
         fs::create_dir_all(&log_dir).map_err(failed("create", &log_dir))?;
@@ -80,6 +84,7 @@ impl SledStore {
             options,
             marker,
             dir: dir.to_owned(),
+            is_new,
             tables: Tables::open(dir.join("index"), options.cache_bytes)?,
             log: Log::new(log_dir.clone(), options.fsync, options.segment_bytes),
             index: Index::default(),
@@ -89,6 +94,7 @@ impl SledStore {
             checkpoint: None,
             since_checkpoint: 0,
             compaction: Compaction::default(),
+            committed_at: Instant::now(),
             state: State::Opened,
         })
     }
@@ -97,6 +103,12 @@ impl SledStore {
     #[doc(hidden)]
     pub fn inject(&mut self, fault: Fault) {
         self.log.inject(fault);
+    }
+
+    /// Makes durable what the running checkpoint has written so far, as sled may do at any time. For tests.
+    #[doc(hidden)]
+    pub fn flush_index(&self) {
+        self.tables.flush().expect("sled can write");
     }
 
     fn load(&mut self) -> Result<Recovery, StoreError> {
@@ -158,7 +170,9 @@ impl SledStore {
         }
         for number in first.max(1)..=last {
             let path = segment_path(self.log.dir(), number);
-            File::open(&path).and_then(|file| file.sync_data()).map_err(failed("sync", &path))?;
+            // Opened for writing, since Windows syncs no other.
+            let file = File::options().write(true).open(&path);
+            file.and_then(|file| file.sync_data()).map_err(failed("sync", &path))?;
         }
         Ok(())
     }
@@ -212,9 +226,10 @@ impl SledStore {
     fn settle_in(&self) -> Result<(), StoreError> {
         self.marker.sync_all().map_err(failed("sync", &self.dir.join(MARKER)))?;
         sync_dir(&self.dir)?;
-        let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        // Not being allowed to read the folder above is no reason to refuse.
-        let _ = sync_dir(parent.unwrap_or(Path::new(".")));
+        if self.is_new {
+            let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            sync_dir(parent.unwrap_or(Path::new(".")))?;
+        }
         Ok(())
     }
 
@@ -313,6 +328,7 @@ impl Store for SledStore {
         assert!(self.state == State::Opened, "a store is recovered once");
         let mut recovery = self.load()?;
         recovery.definitions = self.recover_definitions(sink)?;
+        self.reader.share_bodies();
         for queue in self.index.queue_ids() {
             let mut count = |message| {
                 recovery.messages += 1;
@@ -329,14 +345,18 @@ impl Store for SledStore {
         if batches.iter().all(Batch::is_empty) {
             return Ok(());
         }
-        let moved = self.moves_with_commit();
+        let moved = self.moves_with_commit(batches);
         let bytes = self.commit_with(batches, &moved)?;
         self.moves_done(&moved);
         self.checkpoint_with_commit(bytes);
+        self.committed_at = Instant::now();
         Ok(())
     }
 
     fn maintain(&mut self) -> Result<bool, StoreError> {
+        if self.state != State::Recovered || self.committed_at.elapsed() < self.options.idle_after {
+            return Ok(false);
+        }
         Ok(self.checkpoint_when_idle()? || self.compact_when_idle()?)
     }
 
@@ -390,7 +410,7 @@ impl Store for SledStore {
 
     fn close(&mut self) -> Result<(), StoreError> {
         if self.state == State::Recovered && self.log.position().segment > 0 {
-            self.checkpoint_now()?;
+            self.checkpoint_at_end()?;
             self.mark(true)?;
             self.log.trim()?;
         }

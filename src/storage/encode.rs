@@ -18,6 +18,10 @@ use super::log::Start;
 /// A full buffer is handed to the file when it has this many bytes: then it is still in the processor's
 /// cache, and the buffer stays small.
 pub(super) const WRITE_BYTES: usize = 512 << 10;
+/// A frame that has messages of [`MIXED_QUEUES`] queues (or so many changes between them) is closed at this
+/// size already: reading one of them back means reading the frame.
+const MIXED_FRAME_TARGET: usize = 4 << 10;
+const MIXED_QUEUES: u32 = 8;
 const BUFFER_KEPT_MAX: usize = 2 << 20;
 
 /// A finished frame and the number (within the commit) of the first operation in it.
@@ -48,6 +52,8 @@ pub(super) struct Encoder {
     ops: usize,
     /// Queue of the last message in the open frame, and whether it was a moved one.
     queue: Option<(u64, bool)>,
+    /// How often that changed in the open frame.
+    changes: u32,
     seq: u64,
     /// For the batch being encoded: where its bodies are.
     bodies: Vec<Option<BodyPlace>>,
@@ -63,6 +69,7 @@ impl Encoder {
             frame: 0,
             ops: 0,
             queue: None,
+            changes: 0,
             seq: 0,
             bodies: Vec::new(),
         }
@@ -184,6 +191,7 @@ impl Encoder {
             self.buffer.push(if moved { TAG_MOVED } else { TAG_QUEUE });
             put_varint(&mut self.buffer, queue);
             self.queue = Some((queue, moved));
+            self.changes += 1;
             self.seq = 0;
         }
         self.buffer.push(if body.is_some() { TAG_MESSAGE_BODY } else { TAG_MESSAGE });
@@ -223,7 +231,8 @@ impl Encoder {
     /// Starts a new frame if the open one is full, or would be made too long by what comes.
     fn room(&mut self, coming: usize) {
         let payload = self.buffer.len() - self.frame - FRAME_HEADER;
-        if payload >= FRAME_TARGET || (coming >= FRAME_TARGET && payload > 0) {
+        let target = if self.changes >= MIXED_QUEUES { MIXED_FRAME_TARGET } else { FRAME_TARGET };
+        if payload >= target || (coming >= FRAME_TARGET && payload > 0) {
             self.close_frame(0);
             self.open_frame();
         }
@@ -233,6 +242,7 @@ impl Encoder {
         self.frame = self.buffer.len();
         self.buffer.resize(self.frame + FRAME_HEADER, 0);
         self.queue = None;
+        self.changes = 0;
         let offset = self.base + self.frame as u64;
         let place = Place { segment: self.start.segment, offset: offset as u32, end: 0 };
         self.frames.push(FrameMark { first_op: self.ops, place });

@@ -270,7 +270,7 @@ impl Log {
     }
 
     /// Starts the next segment.
-    fn roll(&mut self) -> Result<(), StoreError> {
+    pub fn roll(&mut self) -> Result<(), StoreError> {
         if self.take_fault(|fault| matches!(fault, Fault::Create)).is_some() {
             return Err(failed("create", &self.dir)(io::ErrorKind::StorageFull.into()));
         }

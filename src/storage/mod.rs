@@ -66,13 +66,25 @@ pub struct StoreOptions {
     pub segment_bytes: u64,
     /// A checkpoint is taken when the log has grown by this much.
     pub checkpoint_bytes: u64,
+    /// Time that a commit gives to a running checkpoint, if the checkpoint does not need more to keep up.
+    pub checkpoint_slice: Duration,
     /// sled's cache.
     pub cache_bytes: u64,
+    /// [`Store::maintain`] does nothing before the last commit is so long ago: between the commits of a
+    /// client that waits for each confirm, it would only delay the next one.
+    pub idle_after: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { fsync: Fsync::Always, segment_bytes: 64 << 20, checkpoint_bytes: 32 << 20, cache_bytes: 1 << 20 }
+        Self {
+            fsync: Fsync::Always,
+            segment_bytes: 64 << 20,
+            checkpoint_bytes: 32 << 20,
+            checkpoint_slice: Duration::from_micros(200),
+            cache_bytes: 1 << 20,
+            idle_after: Duration::from_millis(20),
+        }
     }
 }
 
@@ -118,7 +130,7 @@ pub trait Store: Send {
     fn commit(&mut self, batches: &[Batch]) -> Result<(), StoreError>;
 
     /// Does some work that can wait (checkpoints, giving disk space back), for a few milliseconds at most.
-    /// To be called when there is nothing to commit; returns true if there is more to do.
+    /// To be called when there is nothing to commit; returns true if there is more to do at once.
     ///
     /// # Errors
     /// What was committed is safe. Trying again later may succeed; retry with a pause.

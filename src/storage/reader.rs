@@ -1,8 +1,9 @@
 //! Reads messages back from segments, their checksums compared.
 //! Does not know which messages are live: that is the index's.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -21,7 +22,13 @@ pub(super) struct Reader {
     open: Vec<Source>,
     /// The frame of the last body that was not in its message's chunk.
     body_frame: Option<Chunk>,
+    /// While everything is recovered: bodies that someone holds, since another queue may have them as well.
+    shared: Option<HashMap<BodyAt, Bytes>>,
+    /// Bodies to be in the map before those that nobody holds are taken out.
+    shared_max: usize,
 }
+
+const SHARED_MIN: usize = 1024;
 
 struct Source {
     number: u32,
@@ -56,20 +63,22 @@ pub(super) struct BodyAt {
 
 impl Reader {
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, open: Vec::new(), body_frame: None }
+        Self { dir, open: Vec::new(), body_frame: None, shared: None, shared_max: SHARED_MIN }
     }
 
     /// Reads a run of frames.
     pub fn chunk(&mut self, segment: u32, offset: u32, length: u32) -> Result<Chunk, StoreError> {
-        let path = segment_path(&self.dir, segment);
-        let source = self.source(segment, &path)?;
+        let source = self.source(segment)?;
         let mut bytes = vec![0; length as usize];
-        let read = read_at(&source.file, &mut bytes, offset.into()).map_err(failed("read", &path))?;
-        bytes.truncate(read);
-        check(&bytes, length as usize, source.salt).map_err(|at| {
-            damaged(&path, u64::from(offset) + at as u64, "a message that was stored is not readable")
-        })?;
-        Ok(Chunk { segment, offset, bytes: bytes.into() })
+        let read = read_at(&source.file, &mut bytes, offset.into());
+        let checked = read.map(|read| check(&bytes[..read], length as usize, source.salt));
+        match checked {
+            Ok(Ok(())) => Ok(Chunk { segment, offset, bytes: bytes.into() }),
+            Ok(Err(at)) => {
+                Err(self.damaged(segment, u64::from(offset) + at as u64, "a message that was stored is not readable"))
+            }
+            Err(error) => Err(failed("read", &segment_path(&self.dir, segment))(error)),
+        }
     }
 
     /// Gives the messages of the queue in the chunk, in order.
@@ -98,19 +107,34 @@ impl Reader {
 
     /// The bytes of a body; `chunk` is where its message was found.
     pub fn body(&mut self, chunk: &Chunk, at: BodyAt) -> Result<Bytes, StoreError> {
+        if let Some(body) = self.shared.as_ref().and_then(|shared| shared.get(&at)) {
+            return Ok(body.clone());
+        }
         let here = chunk.segment == at.segment && chunk.offset <= at.frame;
         let frame = if here { chunk } else { self.body_frame(at)? };
         let start = (at.frame - frame.offset) as usize + FRAME_HEADER + at.at as usize;
         let Some(body) = frame.bytes.get(start..start + at.len as usize) else {
-            let path = segment_path(&self.dir, at.segment);
-            return Err(damaged(&path, at.frame.into(), "a message's body is not where it should be"));
+            return Err(self.damaged(at.segment, at.frame.into(), "a message's body is not where it should be"));
         };
         // A small body must not keep the whole chunk in memory.
-        if body.len() >= frame.bytes.len() / 2 {
-            Ok(frame.bytes.slice_ref(body))
+        let body = if body.len() >= frame.bytes.len() / 2 {
+            frame.bytes.slice_ref(body)
         } else {
-            Ok(Bytes::copy_from_slice(body))
+            Bytes::copy_from_slice(body)
+        };
+        if let Some(shared) = &mut self.shared {
+            if shared.len() >= self.shared_max {
+                shared.retain(|_, body| !body.is_unique());
+                self.shared_max = SHARED_MIN.max(shared.len() * 2);
+            }
+            shared.insert(at, body.clone());
         }
+        Ok(body)
+    }
+
+    /// From now on a body that several messages have is given to all of them as one, until `rest`.
+    pub fn share_bodies(&mut self) {
+        self.shared = Some(HashMap::new());
     }
 
     /// The segment's file will be removed.
@@ -122,13 +146,18 @@ impl Reader {
     /// Gives memory back: nothing will be read for a while.
     pub fn rest(&mut self) {
         self.body_frame = None;
+        self.shared = None;
+    }
+
+    fn damaged(&self, segment: u32, offset: u64, reason: &str) -> StoreError {
+        damaged(&segment_path(&self.dir, segment), offset, reason)
     }
 
     fn body_frame(&mut self, at: BodyAt) -> Result<&Chunk, StoreError> {
         let is_kept = |chunk: &Chunk| chunk.segment == at.segment && chunk.offset == at.frame;
         if !self.body_frame.as_ref().is_some_and(is_kept) {
             let path = segment_path(&self.dir, at.segment);
-            let source = self.source(at.segment, &path)?;
+            let source = self.source(at.segment)?;
             let mut header = [0; FRAME_HEADER];
             let read = read_at(&source.file, &mut header, at.frame.into()).map_err(failed("read", &path))?;
             let header = FrameHeader::decode(&header).filter(|_| read == FRAME_HEADER);
@@ -141,13 +170,14 @@ impl Reader {
         Ok(self.body_frame.as_ref().expect("just read"))
     }
 
-    fn source(&mut self, number: u32, path: &Path) -> Result<&Source, StoreError> {
+    fn source(&mut self, number: u32) -> Result<&Source, StoreError> {
         match self.open.iter().position(|source| source.number == number) {
             Some(found) => {
                 let source = self.open.remove(found);
                 self.open.push(source);
             }
             None => {
+                let path = &segment_path(&self.dir, number);
                 let file = File::open(path).map_err(failed("open", path))?;
                 let (header, _) = read_header(path)?;
                 let Some(header) = header.filter(|header| header.number == number) else {

@@ -17,12 +17,22 @@ pub(super) struct Usage {
     pub live_bytes: u64,
 }
 
+impl Usage {
+    fn is_dead(&self) -> bool {
+        self.size > 0 && self.live == 0
+    }
+}
+
 /// All segments, by number.
 #[derive(Debug, Default)]
 pub(super) struct Usages {
     /// Number of the first one in the list.
     base: u32,
     list: VecDeque<Usage>,
+    /// Sums over all, and how many files have nothing live: every commit asks.
+    size: u64,
+    live_bytes: u64,
+    dead: usize,
 }
 
 impl Usages {
@@ -36,8 +46,29 @@ impl Usages {
         (self.base..).zip(self.list.iter().copied()).filter(|(_, usage)| usage.size > 0 || usage.live > 0)
     }
 
+    /// Whether the file is there and nothing in it is live.
+    pub fn is_dead(&self, segment: u32) -> bool {
+        let at = segment.checked_sub(self.base);
+        at.and_then(|at| self.list.get(at as usize)).is_some_and(Usage::is_dead)
+    }
+
+    /// Bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of all live messages.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Number of files, the tail included, in which nothing is live.
+    pub fn dead(&self) -> usize {
+        self.dead
+    }
+
     pub fn set_size(&mut self, segment: u32, size: u64) {
-        self.at(segment).size = size;
+        self.update(segment, |usage| usage.size = size);
         while self.list.front().is_some_and(|usage| usage.size == 0 && usage.live == 0) {
             self.list.pop_front();
             self.base += 1;
@@ -45,24 +76,37 @@ impl Usages {
     }
 
     pub fn add(&mut self, extent: &Extent) {
-        let usage = self.at(extent.segment);
-        usage.live += extent.live();
-        usage.live_bytes += extent.live_bytes();
+        self.update(extent.segment, |usage| {
+            usage.live += extent.live();
+            usage.live_bytes += extent.live_bytes();
+        });
     }
 
     pub fn remove(&mut self, extent: &Extent) {
-        let usage = self.at(extent.segment);
-        usage.live -= extent.live();
-        usage.live_bytes -= extent.live_bytes();
+        self.update(extent.segment, |usage| {
+            usage.live -= extent.live();
+            usage.live_bytes -= extent.live_bytes();
+        });
     }
 
     /// Changes an extent, which stays in its segment.
     pub fn change(&mut self, extent: &mut Extent, change: impl FnOnce(&mut Extent)) {
         let (live, bytes) = (extent.live(), extent.live_bytes());
         change(extent);
-        let usage = self.at(extent.segment);
-        usage.live = usage.live + extent.live() - live;
-        usage.live_bytes = usage.live_bytes + extent.live_bytes() - bytes;
+        self.update(extent.segment, |usage| {
+            usage.live = usage.live + extent.live() - live;
+            usage.live_bytes = usage.live_bytes + extent.live_bytes() - bytes;
+        });
+    }
+
+    fn update(&mut self, segment: u32, change: impl FnOnce(&mut Usage)) {
+        let usage = self.at(segment);
+        let before = *usage;
+        change(usage);
+        let after = *usage;
+        self.size = self.size + after.size - before.size;
+        self.live_bytes = self.live_bytes + after.live_bytes - before.live_bytes;
+        self.dead = self.dead + usize::from(after.is_dead()) - usize::from(before.is_dead());
     }
 
     fn at(&mut self, segment: u32) -> &mut Usage {
