@@ -8,6 +8,7 @@
 //! Queues touched in a turn are only marked; they are dispatched once, in `finish` or before the next
 //! command that could see the difference.
 
+mod access;
 mod consume;
 mod dead_letter;
 mod definitions;
@@ -23,10 +24,11 @@ mod publish;
 mod queues;
 mod settle;
 mod stream;
+#[cfg(test)]
+mod testing;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 use leveret_protocol::{Event, Fault, Method, MethodId, ReplyCode, channel, reply_text};
 use rand_chacha::ChaCha12Rng;
@@ -41,7 +43,7 @@ use super::arguments::QueueType;
 use super::channel::{Channel, Consumer, Delivery};
 use super::connection::{ChannelSlot, Connection, ConnectionState};
 use super::error::{AmqpError, Resource};
-use super::exchange::{ExchangeKind, Topology};
+use super::exchange::Topology;
 use super::ids::{ChannelKey, ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
 use super::policy::PolicySet;
 use super::profile::Profile;
@@ -49,7 +51,6 @@ use super::queue::Queue;
 use super::queue::segment::SegmentPool;
 use super::record::Name;
 use super::timer::{Millis, Timer, Timers};
-use crate::auth::{Access, Permissions, TopicPermissions};
 
 pub use self::definitions::RecoveryError;
 pub use self::dispatch::Poll;
@@ -464,73 +465,6 @@ impl Broker {
 
     fn exchange_resource(&self, name: &str) -> Resource {
         Resource::exchange(&self.vhost, name)
-    }
-
-    /// §14.1: may the user of this channel do that?
-    fn check_access(&self, channel: ChannelKey, access: Access, resource: Resource) -> Result<(), AmqpError> {
-        let info = &self.connections[self.channels[channel].connection].info;
-        let (Resource::Queue { name, .. } | Resource::Exchange { name, .. }) = &resource;
-        if info.permissions.permits(access, name) {
-            return Ok(());
-        }
-        Err(AmqpError::AccessRefused { access, resource, user: info.user.name.clone() })
-    }
-
-    /// §14.2: may the user of this channel use these routing keys with the exchange? Only exchanges of type
-    /// `topic` have such rules.
-    fn check_topic_access<'a>(
-        &self,
-        channel: ChannelKey,
-        access: Access,
-        exchange: &str,
-        routing_keys: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<(), AmqpError> {
-        let info = &self.connections[self.channels[channel].connection].info;
-        let Some(permissions) = &info.topic_permissions else { return Ok(()) };
-        let found = self.topology.find(exchange).and_then(|key| self.topology.get(key));
-        if found.is_none_or(|exchange| exchange.kind != ExchangeKind::Topic) {
-            return Ok(());
-        }
-        for routing_key in routing_keys {
-            let routing_key = String::from_utf8_lossy(routing_key);
-            if !permissions.permits(access, exchange, &routing_key) {
-                let exchange = self.exchange_resource(exchange);
-                let (routing_key, user) = (routing_key.into_owned(), info.user.name.clone());
-                return Err(AmqpError::TopicAccessRefused { access, routing_key, exchange, user });
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces the rights of this user on the connections that are open: they hold from the next command on.
-    /// Consumers that are there go on.
-    pub fn set_permissions(
-        &mut self,
-        user: &str,
-        permissions: &Arc<Permissions>,
-        topic_permissions: Option<&Arc<TopicPermissions>>,
-    ) {
-        let mut found = false;
-        for connection in self.connections.values_mut().filter(|connection| &*connection.info.user.name == user) {
-            connection.info.permissions = permissions.clone();
-            connection.info.topic_permissions = topic_permissions.cloned();
-            found = true;
-        }
-        if found {
-            // A remembered route was checked under the old ones.
-            self.topology.touch();
-        }
-    }
-
-    /// §5.4: a passive declare needs any one permission, where the version asks for one.
-    fn check_any_access(&self, channel: ChannelKey, resource: Resource) -> Result<(), AmqpError> {
-        let all = [Access::Configure, Access::Write, Access::Read];
-        if !self.settings.profile.passive_declare_needs_access()
-            || all.into_iter().any(|access| self.check_access(channel, access, resource.clone()).is_ok())
-        {
-            return Ok(());
-        }
-        self.check_access(channel, Access::Configure, resource)
     }
 
     /// 22 characters that nobody can guess, as RabbitMQ makes them (§17.2).

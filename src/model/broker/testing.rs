@@ -59,15 +59,35 @@ impl Rig {
     }
 
     pub fn publish(&mut self, exchange: &str, routing_key: &str, body: &str) -> Vec<Sent> {
-        let mut bytes = BytesMut::new();
         let (mandatory, immediate) = (false, false);
         let publish = leveret_protocol::basic::Publish { exchange, routing_key, mandatory, immediate };
+        self.publish_with(publish, &Properties::default(), body)
+    }
+
+    pub fn publish_with(
+        &mut self,
+        publish: leveret_protocol::basic::Publish<'_>,
+        properties: &Properties,
+        body: &str,
+    ) -> Vec<Sent> {
+        let (mut bytes, mut encoded) = (BytesMut::new(), BytesMut::new());
+        properties.encode(&mut encoded);
         put_method_frame(&mut bytes, 1, &publish.into());
-        put_content(&mut bytes, 1, 0, &[0, 0], body.as_bytes());
+        put_content(&mut bytes, 1, 0, &encoded, body.as_bytes());
         let (mut decoder, mut consumed) = (Decoder::new(0, 1 << 20), 0);
         let event = decoder.next(&bytes, &mut consumed).unwrap().unwrap();
         self.broker.client(self.connection, event, self.now);
         self.take()
+    }
+
+    /// The bodies of the ready messages, in the order in which they will go out.
+    pub fn bodies(&self, queue: &str) -> Vec<String> {
+        let queue = self.broker.queue(queue).expect("a test names a queue that is there");
+        let body = |seq| {
+            let (record, shared) = queue.messages().get(seq).expect("a ready message is not settled");
+            String::from_utf8_lossy(shared.map_or(record.inline_body, |body| body)).into_owned()
+        };
+        queue.ready_sequences().into_iter().map(body).collect()
     }
 
     pub fn declare(&mut self, queue: &str, arguments: FieldTable) {
