@@ -16,9 +16,13 @@ mod channels;
 mod closing;
 #[path = "wire/content.rs"]
 mod content;
+#[path = "wire/exchanges.rs"]
+mod exchanges;
 #[path = "wire/frames.rs"]
 mod frames;
 #[path = "wire/handshake.rs"]
 mod handshake;
 #[path = "wire/methods.rs"]
 mod methods;
+#[path = "wire/queues.rs"]
+mod queues;

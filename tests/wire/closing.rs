@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use leveret_protocol::{FrameKind, Method, MethodId, basic, channel, connection, queue};
 
 use crate::broker::{self, Broker};
-use crate::client::{Channel, Connection, Frame, Input, Login, Socket, connect, consume, declare, open, publish, raw_frame};
+use crate::client::{
+    Channel, Connection, Frame, Input, Login, Socket, connect, consume, declare, open, publish, raw_frame,
+};
 
 fn with_heartbeat(seconds: u16) -> Login<'static> {
     Login { tune: (0, 0, seconds), ..Login::default() }
@@ -284,7 +286,10 @@ fn s3_10_a_stop_does_not_wait_for_clients_that_do_not_answer() {
     assert_eq!(exit.code, Some(0), "{exit:?}");
     assert!(exit.took < Duration::from_secs(2), "{exit:?}");
     let (code, text, _) = silent.unanswered_close();
-    assert_eq!((code, text.as_str()), (320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"));
+    assert_eq!(
+        (code, text.as_str()),
+        (320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+    );
     silent.expect_eof_within(Duration::from_secs(1));
 }
 
