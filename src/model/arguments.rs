@@ -441,7 +441,7 @@ pub fn check_equivalent(
 ) -> Result<(), AmqpError> {
     // The type's name first: a redeclaration with another type is the most telling difference.
     let type_of = |table: &FieldTable| {
-        table.get("x-queue-type").and_then(FieldValue::as_str).unwrap_or(QueueType::Classic.as_str()).to_owned()
+        table.get("x-queue-type").map_or_else(|| QueueType::Classic.as_str().to_owned(), render)
     };
     let (new_type, current_type) = (type_of(new), type_of(current));
     if new_type != current_type {
