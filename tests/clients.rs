@@ -16,5 +16,6 @@ mod clients {
     mod harness;
     mod messages;
     mod refusals;
+    mod restart;
     mod routing;
 }
