@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::exchange::Keepers;
 use super::ids::{ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
+use super::quota::Permit;
 use super::record::Name;
 use super::timer::Millis;
 
@@ -268,6 +269,8 @@ pub struct Channel {
     pub ack_timer: Millis,
     /// The consumer of `amq.rabbitmq.reply-to` and its opaque name (§13.1).
     pub reply_consumer: Option<ReplyConsumer>,
+    /// It is counted among the channels of its user and of the node as long as it lives.
+    pub permits: Option<[Permit; 2]>,
 }
 
 /// A direct reply-to consumer.
@@ -297,6 +300,7 @@ impl Channel {
             writable: None,
             ack_timer: Millis::MAX,
             reply_consumer: None,
+            permits: None,
         }
     }
 

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use leveret_protocol::{FieldTable, Method, put_method_frame};
 
 use super::ids::{ChannelKey, ConsumerKey, QueueKey};
+use super::quota::Quota;
 use super::record::Name;
 use crate::auth::{Permissions, TopicPermissions, User};
 
@@ -34,6 +35,8 @@ pub struct ConnectionInfo {
     pub frame_max: u32,
     /// Channels open at once; 0: unlimited.
     pub channel_max: u16,
+    /// Channels of the same user, over all connections and vhosts.
+    pub channel_quota: Arc<Quota>,
     /// Seconds; 0: none.
     pub heartbeat_s: u16,
 }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use leveret_protocol::ReplyCode;
 
+use super::NODE_NAME;
 use super::record::Name;
 use crate::auth::Access;
 
@@ -79,12 +80,16 @@ pub enum AmqpError {
     PartialTxCompletion,
     AckTimeout { channel: u16, timeout_ms: String },
     QueueLimit { queue: String, vhost: Name, limit: u64 },
+    NodeQueueLimit { queue: String, limit: u64 },
+    ExchangeLimit { exchange: Resource, limit: u64 },
     /// A 406 whose whole text comes from the check of one type (exchange or queue arguments).
     Precondition(String),
     // hard
     NotImplemented(String),
     PrefetchSize(u32),
     TooManyChannels { open: usize, max: u16 },
+    UserChannelLimit { user: Name, limit: u64 },
+    NodeChannelLimit { limit: u64 },
     ReusedConsumerTag(String),
     TooManyConsumers(u32),
     ChannelNotOpen,
@@ -135,11 +140,15 @@ impl AmqpError {
             | Self::PartialTxCompletion
             | Self::AckTimeout { .. }
             | Self::QueueLimit { .. }
+            | Self::NodeQueueLimit { .. }
+            | Self::ExchangeLimit { .. }
             | Self::Precondition(_) => ReplyCode::PreconditionFailed,
             Self::NotImplemented(_) | Self::PrefetchSize(_) => ReplyCode::NotImplemented,
-            Self::TooManyChannels { .. } | Self::ReusedConsumerTag(_) | Self::TooManyConsumers(_) => {
-                ReplyCode::NotAllowed
-            }
+            Self::TooManyChannels { .. }
+            | Self::UserChannelLimit { .. }
+            | Self::NodeChannelLimit { .. }
+            | Self::ReusedConsumerTag(_)
+            | Self::TooManyConsumers(_) => ReplyCode::NotAllowed,
             Self::ChannelNotOpen
             | Self::ChannelAlreadyOpen
             | Self::UnexpectedMethod { .. }
@@ -225,11 +234,23 @@ impl AmqpError {
             Self::QueueLimit { queue, vhost, limit } => {
                 format!("cannot declare queue '{queue}': queue limit in vhost '{vhost}' ({limit}) is reached")
             }
+            Self::NodeQueueLimit { queue, limit } => {
+                format!("cannot declare queue '{queue}': queue limit in cluster ({limit}) is reached")
+            }
+            Self::ExchangeLimit { exchange, limit } => {
+                format!("cannot declare {exchange}: exchange limit of {limit} is reached")
+            }
             Self::Precondition(text) | Self::NotImplemented(text) | Self::Forced(text) => text.clone(),
             Self::PrefetchSize(size) => format!("prefetch_size!=0 ({size})"),
             Self::TooManyChannels { open, max } => {
                 format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})")
             }
+            Self::UserChannelLimit { user, limit } => format!(
+                "number of channels opened for user '{user}' has reached the maximum allowed user limit of {limit}"
+            ),
+            Self::NodeChannelLimit { limit } => format!(
+                "number of channels opened on node '{NODE_NAME}' has reached the maximum allowed limit of {limit}"
+            ),
             Self::ReusedConsumerTag(tag) => format!("attempt to reuse consumer tag '{tag}'"),
             Self::TooManyConsumers(max) => format!("reached maximum ({max}) of consumers per channel"),
             Self::ChannelNotOpen => "expected 'channel.open'".to_owned(),

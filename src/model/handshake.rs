@@ -9,6 +9,7 @@ use leveret_protocol::{
     ReplyCode, connection, put_method_frame, reply_text,
 };
 
+use super::NODE_NAME;
 use super::connection::Capabilities;
 use super::profile::Profile;
 use crate::auth::sasl;
@@ -291,7 +292,7 @@ fn start(profile: Profile) -> Method<'static> {
     let text = |value: &str| FieldValue::LongString(value.to_owned().into());
     let server_properties = FieldTable::from_iter([
         ("capabilities", FieldValue::Table(capabilities)),
-        ("cluster_name", text("leveret@localhost")),
+        ("cluster_name", text(NODE_NAME)),
         ("copyright", text("The Leveret developers")),
         ("information", text("Leveret speaks RabbitMQ's AMQP 0-9-1")),
         ("leveret", text(env!("CARGO_PKG_VERSION"))),

@@ -17,3 +17,6 @@ pub mod profile;
 pub mod queue;
 pub mod record;
 pub mod timer;
+
+/// How this node calls itself in texts and properties.
+pub const NODE_NAME: &str = "leveret@localhost";

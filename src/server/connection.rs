@@ -24,6 +24,7 @@ use crate::model::connection::{ConnectionInfo, ConnectionState};
 use crate::model::handshake::{Handshake, Step};
 use crate::model::ids::ConnectionKey;
 use crate::model::output::Output;
+use crate::model::quota::Quota;
 use crate::model::record::Name;
 
 /// Bytes read at most in one go.
@@ -157,6 +158,7 @@ where
                         capabilities: agreed.capabilities,
                         frame_max: agreed.frame_max,
                         channel_max: agreed.channel_max,
+                        channel_quota: Quota::new(None),
                         heartbeat_s: agreed.heartbeat_s,
                     };
                     server.lint_frame_max(&info);

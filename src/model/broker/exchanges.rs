@@ -96,6 +96,7 @@ impl Broker {
             self.check_access(channel, Access::Read, resource)?;
             self.check_access(channel, Access::Write, alternate)?;
         }
+        self.check_exchange_limit(&self.exchange_resource(name))?;
         Topology::validate_declare(kind, &declare.arguments).map_err(AmqpError::Precondition)?;
         let exchange = Exchange {
             name: Name::from(name),

@@ -1,6 +1,6 @@
 //! How connections and channels begin and end, and what goes with them (§3.10, §3.11, §5.8).
 
-use leveret_protocol::{Event, Method, MethodId, ReplyCode, channel, connection, reply_text};
+use leveret_protocol::{Event, Method, MethodId, ReplyCode, channel, connection};
 
 use super::{Broker, Poll};
 use crate::model::channel::Channel;
@@ -157,16 +157,18 @@ impl Broker {
             // The client still owes close-ok (§3.11, corrections).
             return Err(AmqpError::ChannelAlreadyOpen);
         }
-        let (open, max) = (state.channels.len(), state.info.channel_max);
-        if max != 0 && open >= max as usize {
-            let error = AmqpError::TooManyChannels { open, max };
-            let text = reply_text(error.reply_code(), &error.explanation());
-            // Nobody's method: class and method are 0 (§3.11).
-            self.close_connection_by_server(connection, error.reply_code(), &text, MethodId::NONE, now);
-            return Ok(());
-        }
+        let permits = match self.admit_channel(connection) {
+            Ok(permits) => permits,
+            Err(error) => {
+                // Nobody's method: class and method are 0 (§3.11).
+                self.fail(connection, 0, MethodId::NONE, &error, now);
+                return Ok(());
+            }
+        };
         self.stats.channels_opened += 1;
-        let key = self.channels.insert(Channel::new(number, connection));
+        let mut channel = Channel::new(number, connection);
+        channel.permits = Some(permits);
+        let key = self.channels.insert(channel);
         let state = &mut self.connections[connection];
         state.channels.insert(number, ChannelSlot::Open(key));
         state.send(number, &channel::OpenOk {}.into());

@@ -17,6 +17,7 @@ mod dispatch;
 mod exchanges;
 mod history;
 mod lifecycle;
+mod limits;
 mod lint;
 mod pending;
 mod policies;
@@ -49,6 +50,7 @@ use super::policy::PolicySet;
 use super::profile::Profile;
 use super::queue::Queue;
 use super::queue::segment::SegmentPool;
+use super::quota::NodeQuotas;
 use super::record::Name;
 use super::timer::{Millis, Timer, Timers};
 
@@ -74,6 +76,10 @@ pub struct Settings {
     pub default_queue_type: QueueType,
     /// Queues in this vhost at most; `None`: any number.
     pub queues_max: Option<u64>,
+    /// A quorum queue may be redeclared as a classic one (§5.3).
+    pub relaxed_quorum_redeclare: bool,
+    /// What is counted, and limited, together with the other vhosts.
+    pub node: NodeQuotas,
 }
 
 impl Settings {
@@ -98,6 +104,8 @@ impl Default for Settings {
             persistent: true,
             default_queue_type: QueueType::Classic,
             queues_max: None,
+            relaxed_quorum_redeclare: false,
+            node: NodeQuotas::default(),
         }
     }
 }
@@ -160,12 +168,14 @@ pub struct Broker {
     queue_ids: u64,
     stats: BrokerStats,
     lint: lint::Lint,
+    shares: limits::Shares,
 }
 
 impl Broker {
     /// A vhost with the predeclared exchanges (§4.1) and nothing else. `store_range` is the first of the
     /// queue ids that belong to this vhost alone. `seed` feeds generated names and random exchanges.
     pub fn new(vhost: Name, settings: Settings, store_range: u64, seed: [u8; 32]) -> Self {
+        let shares = limits::Shares::new(&settings.node);
         let mut broker = Self {
             vhost,
             settings,
@@ -195,6 +205,7 @@ impl Broker {
             queue_ids: store_range,
             stats: BrokerStats::default(),
             lint: lint::Lint::default(),
+            shares,
         };
         broker.declare_predeclared();
         broker
@@ -310,6 +321,7 @@ impl Broker {
     /// Ends a turn: dispatches what is marked and says what the shell has to do.
     pub fn finish(&mut self, now: Millis, effects: &mut Effects) {
         self.dispatch_dirty(now);
+        self.update_shares();
         effects.wake.append(&mut self.wake);
         effects.store = !self.pending.is_empty();
         effects.deadline = self.timers.next_deadline();

@@ -115,11 +115,7 @@ impl Broker {
             return Err(AmqpError::Deprecated("queue_master_locator"));
         }
         let settings = arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource)?;
-        if let Some(limit) = self.settings.queues_max
-            && self.queues.len() as u64 >= limit
-        {
-            return Err(AmqpError::QueueLimit { queue: name.to_string(), vhost: self.vhost.clone(), limit });
-        }
+        self.check_queue_limits(&name)?;
         if queue_type != QueueType::Classic {
             let refuse = |property| Err(AmqpError::InvalidProperty { property, resource: resource.clone() });
             if declare.auto_delete {

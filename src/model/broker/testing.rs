@@ -13,6 +13,7 @@ use crate::auth::{Pattern, Permissions, User};
 use crate::model::connection::{Capabilities, ConnectionInfo};
 use crate::model::ids::ConnectionKey;
 use crate::model::output::Output;
+use crate::model::quota::Quota;
 use crate::model::record::Name;
 use crate::model::timer::Millis;
 
@@ -44,6 +45,7 @@ impl Rig {
             capabilities: Capabilities { consumer_cancel_notify: true, ..Capabilities::default() },
             frame_max: 131_072,
             channel_max: 0,
+            channel_quota: Quota::new(None),
             heartbeat_s: 0,
         };
         rig.connection = rig.broker.connection_opened(info, rig.now);
