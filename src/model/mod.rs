@@ -15,6 +15,7 @@ pub mod output;
 pub mod policy;
 pub mod profile;
 pub mod queue;
+pub mod quota;
 pub mod record;
 pub mod timer;
 
