@@ -465,6 +465,31 @@ pub fn check_equivalent(
     Ok(())
 }
 
+/// A quorum queue is redeclared as a classic one, and may be (§5.3): these alone are compared.
+const RELAXED: [&str; 7] = [
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-single-active-consumer",
+];
+
+/// Does a declare with these arguments want a classic queue where a quorum queue is?
+pub fn redeclares_quorum_as_classic(current: QueueType, new: &FieldTable) -> bool {
+    let classic = |value: &FieldValue| value.as_str() == Some(QueueType::Classic.as_str());
+    current == QueueType::Quorum && new.get("x-queue-type").is_none_or(classic)
+}
+
+/// Compares what a quorum queue redeclared as a classic one must still agree in (§5.3).
+///
+/// # Errors
+/// 406 `inequivalent arg`, naming the first argument that differs.
+pub fn check_equivalent_relaxed(new: &FieldTable, current: &FieldTable, queue: &Resource) -> Result<(), AmqpError> {
+    RELAXED.iter().try_for_each(|name| check_argument_equivalent(name, new.get(name), current.get(name), queue))
+}
+
 /// Compares one argument, rendering both values as §4.2 says.
 ///
 /// # Errors

@@ -67,7 +67,7 @@ impl Broker {
 
 #[cfg(test)]
 mod tests {
-    use leveret_protocol::{Event, FieldTable, channel, exchange, queue};
+    use leveret_protocol::{Event, FieldTable, FieldValue, channel, exchange, queue};
 
     use crate::model::broker::Settings;
     use crate::model::broker::testing::{Rig, Sent};
@@ -135,6 +135,65 @@ mod tests {
         expect(&rig.send(declare_exchange("a").into()), "DeclareOk");
         let text = "PRECONDITION_FAILED - cannot declare exchange 'b' in vhost '/': exchange limit of 8 is reached";
         expect(&rig.send(declare_exchange("b").into()), text);
+    }
+
+    /// All of it seen on RabbitMQ 4.0.5 and 4.3.6.
+    #[test]
+    fn s5_3_a_quorum_queue_may_be_redeclared_as_a_classic_one_where_checks_are_relaxed() {
+        let quorum = FieldTable::from_iter([
+            ("x-queue-type", FieldValue::from("quorum")),
+            ("x-max-length", 5.into()),
+            ("x-delivery-limit", 9.into()),
+        ]);
+        let with = |name: &str, value: FieldValue| {
+            let mut table = FieldTable::from_iter([("x-max-length", FieldValue::from(5))]);
+            table.insert(name, value);
+            table
+        };
+        let start = |relaxed_quorum_redeclare| {
+            let mut rig = Rig::new(Settings { relaxed_quorum_redeclare, ..Settings::default() });
+            rig.declare("q", quorum.clone());
+            move |change: &dyn Fn(&mut queue::Declare<'static>), arguments: FieldTable| {
+                let mut again = queue::Declare { arguments, ..declare("q") };
+                change(&mut again);
+                format!("{:?}", rig.send(again.into()))
+            }
+        };
+        let unchanged = |_: &mut queue::Declare<'static>| {};
+        let mut strict = start(false);
+        assert!(strict(&unchanged, with("x-overflow", "drop-head".into())).contains("inequivalent arg"));
+        let mut relaxed = start(true);
+        for (name, value) in [("x-queue-type", "classic".into()), ("x-max-priority", 3.into()), ("x-queue-mode", "lazy".into())] {
+            assert!(relaxed(&unchanged, with(name, value)).contains("DeclareOk"), "{name}");
+        }
+        let flags = |declare: &mut queue::Declare<'static>| {
+            (declare.durable, declare.auto_delete, declare.exclusive) = (false, true, true);
+        };
+        assert!(relaxed(&flags, with("x-queue-type", "classic".into())).contains("DeclareOk"));
+    }
+
+    #[test]
+    fn s5_3_relaxed_checks_still_compare_what_both_types_know() {
+        let settings = Settings { relaxed_quorum_redeclare: true, ..Settings::default() };
+        for (name, value) in [
+            ("x-expires", FieldValue::from(1)),
+            ("x-message-ttl", 1.into()),
+            ("x-dead-letter-exchange", "x".into()),
+            ("x-max-length", 1.into()),
+            ("x-max-length-bytes", 1.into()),
+            ("x-single-active-consumer", true.into()),
+        ] {
+            let mut rig = Rig::new(settings.clone());
+            rig.declare("q", FieldTable::from_iter([("x-queue-type", FieldValue::from("quorum"))]));
+            let arguments = FieldTable::from_iter([(name, value)]);
+            let sent = rig.send(queue::Declare { arguments, ..declare("q") }.into());
+            expect(&sent, &format!("inequivalent arg '{name}' for queue 'q' in vhost '/'"));
+        }
+        let mut rig = Rig::new(settings);
+        rig.declare("q", FieldTable::new());
+        let arguments = FieldTable::from_iter([("x-queue-type", FieldValue::from("quorum"))]);
+        let text = "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'";
+        expect(&rig.send(queue::Declare { arguments, ..declare("q") }.into()), text);
     }
 
     #[test]

@@ -91,6 +91,14 @@ impl Broker {
         let connection = self.channels[channel].connection;
         if let Some(&key) = self.queues_by_name.get(&name) {
             let queue = &mut self.queues[key];
+            if self.settings.relaxed_quorum_redeclare
+                && arguments::redeclares_quorum_as_classic(queue.queue_type, &arguments)
+            {
+                // Not even the flags are looked at.
+                arguments::check_equivalent_relaxed(&arguments, &queue.arguments, &resource)?;
+                queue.last_used = now;
+                return Ok((name, queue.ready_count(), queue.consumers.len()));
+            }
             // Strict: exclusive now if and only if it is ours alone (§5.3).
             if queue.exclusive_owner != declare.exclusive.then_some(connection) {
                 return Err(AmqpError::LockedQueue(resource));
