@@ -158,10 +158,11 @@ impl Broker {
         let Some(delayed) = self.delayed.get_mut(exchange) else { return };
         let on_disk = seq < delayed.stored_below
             && delayed.messages.get(seq).is_some_and(|(record, _)| record.is(flag::PERSISTENT));
-        if delayed.messages.settle(seq, &mut self.pool)
-            && on_disk
-            && let Some(store_id) = delayed.store_id
-        {
+        if !delayed.messages.settle(seq, &mut self.pool) {
+            return;
+        }
+        delayed.messages.squeeze(seq);
+        if on_disk && let Some(store_id) = delayed.store_id {
             self.pending.settle(store_id, seq);
         }
     }
@@ -229,3 +230,6 @@ impl<'a> KeptMessage<'a> {
         std::str::from_utf8(expiration).ok()?.parse().ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,8 +33,11 @@ pub(super) enum Sent {
 
 impl Rig {
     pub fn new(settings: Settings) -> Self {
-        let broker = Broker::new(Name::from("/"), settings, 0, [7; 32]);
-        let mut rig = Self { broker, connection: ConnectionKey::default(), now: 1_000_000 };
+        Self::with_broker(Broker::new(Name::from("/"), settings, 0, [7; 32]), 1_000_000)
+    }
+
+    pub fn with_broker(broker: Broker, now: Millis) -> Self {
+        let mut rig = Self { broker, connection: ConnectionKey::default(), now };
         let all = || Pattern::new(".*").unwrap();
         let info = ConnectionInfo {
             name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),

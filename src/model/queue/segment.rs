@@ -42,6 +42,31 @@ impl Segment {
         self.bytes.len() >= SEGMENT_BYTES || self.entries.len() >= SEGMENT_ENTRIES_MAX
     }
 
+    /// Keeps only what is not settled.
+    fn squeeze(&mut self) {
+        let old = std::mem::take(&mut self.bytes);
+        let mut bodies = std::mem::take(&mut self.bodies);
+        for entry in &mut self.entries {
+            if *entry == HOLE {
+                continue;
+            }
+            let record = &old[*entry as usize..];
+            let parsed = Record::parse(record).expect("records in segments are whole");
+            if parsed.is(flag::SETTLED) {
+                *entry = HOLE;
+                continue;
+            }
+            let start = self.bytes.len();
+            *entry = start as u32;
+            self.bytes.extend_from_slice(&record[..parsed.len]);
+            if let Some(index) = parsed.body_index {
+                set_body_index(&mut self.bytes[start..], self.bodies.len());
+                self.bodies.push(std::mem::take(&mut bodies[index as usize]));
+            }
+        }
+        self.bytes.shrink_to_fit();
+    }
+
     fn clear(&mut self, base: u64) {
         self.base = base;
         self.live = 0;
@@ -49,6 +74,12 @@ impl Segment {
         self.bytes.clear();
         self.bodies.clear();
     }
+}
+
+/// Changes where the record that starts there finds its body.
+fn set_body_index(record: &mut [u8], index: usize) {
+    let at = 12 + if record[0] & flag::EXPIRES != 0 { 8 } else { 0 };
+    record[at..at + 4].copy_from_slice(&(index as u32).to_le_bytes());
 }
 
 /// Empty full-size segments for re-use, shared by all queues of a vhost.
@@ -136,8 +167,7 @@ impl Segments {
         segment.bytes[start] &= flag::STORED;
         if let Some(body) = body {
             // The index in the record is the one it had in its old segment.
-            let offset = start + 12 + if parsed.is(flag::EXPIRES) { 8 } else { 0 };
-            segment.bytes[offset..offset + 4].copy_from_slice(&(segment.bodies.len() as u32).to_le_bytes());
+            set_body_index(&mut segment.bytes[start..], segment.bodies.len());
             segment.bodies.push(body);
         }
         segment.live += 1;
@@ -268,6 +298,18 @@ impl Segments {
         true
     }
 
+    /// Gives back what settled messages still take in the segment of this one, when few are left there. For
+    /// holders whose messages go in any order: one that stays for long must not pin all that came with it.
+    pub fn squeeze(&mut self, seq: u64) {
+        let Some(index) = self.position(seq) else { return };
+        let segment = &mut self.list[index];
+        // At every fourth power of two: each message is copied at most a few times, mostly never.
+        let few = segment.live.is_power_of_two() && segment.live.trailing_zeros().is_multiple_of(2);
+        if few && segment.live as usize <= segment.entries.len() / 4 && segment.bytes.capacity() > 1024 {
+            segment.squeeze();
+        }
+    }
+
     fn free_settled(&mut self, index: usize, pool: &mut SegmentPool) {
         let last = index + 1 == self.list.len();
         if last && self.list.len() == 1 && self.list[0].bytes.capacity() < SEGMENT_BYTES / 2 {
@@ -366,6 +408,29 @@ mod tests {
         assert!(segments.memory() > 1 << 20);
         segments.settle(seq, &mut pool);
         assert!(segments.memory() < 10_000);
+    }
+
+    #[test]
+    fn what_stays_for_long_does_not_pin_what_came_with_it() {
+        let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
+        let stays = |seq: u64| seq.is_multiple_of(100);
+        let body = |seq: u64| vec![seq as u8; if seq.is_multiple_of(1000) { 5000 } else { 100 }];
+        for seq in 0..100_000 {
+            push(&mut segments, &mut pool, &body(seq));
+        }
+        let full = segments.memory();
+        for seq in (0..100_000).filter(|seq| !stays(*seq)) {
+            assert!(segments.settle(seq, &mut pool));
+            segments.squeeze(seq);
+        }
+        let large_bodies = 100 * 5000;
+        assert!(segments.memory() - large_bodies < full / 10, "{} of {full}", segments.memory());
+        for seq in 0..100_000 {
+            let found = segments.get(seq).map(|(record, shared)| shared.map_or(record.inline_body, |body| body).to_vec());
+            assert_eq!(found, stays(seq).then(|| body(seq)));
+        }
+        assert_eq!(push(&mut segments, &mut pool, b"next"), 100_000);
+        assert_eq!(segments.next_live(99_901), Some(100_000));
     }
 
     #[test]
