@@ -26,3 +26,7 @@ mod handshake;
 mod methods;
 #[path = "wire/queues.rs"]
 mod queues;
+#[path = "wire/s12_stream_consumers.rs"]
+mod s12_stream_consumers;
+#[path = "wire/s12_streams.rs"]
+mod s12_streams;

@@ -35,8 +35,7 @@ pub(super) fn check_ranges(arguments: &FieldTable) -> Result<(), AmqpError> {
         return Err(AmqpError::Precondition(format!("Exceeded max value for {SEGMENT_SIZE}")));
     }
     if number(FILTER_SIZE).is_some_and(|bytes| !(16..=255).contains(&bytes)) {
-        // Both blanks are RabbitMQ's.
-        return Err(AmqpError::Precondition(format!("Invalid value for  {FILTER_SIZE}")));
+        return Err(AmqpError::Precondition(format!("Invalid value for {FILTER_SIZE}")));
     }
     Ok(())
 }
@@ -256,5 +255,217 @@ impl Broker {
             self.queues[key].stream_recovered();
             self.retain_stream(key, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_protocol::FieldValue;
+
+    use super::*;
+    use crate::model::broker::Settings;
+    use crate::model::broker::testing::{Rig, Sent};
+    use crate::model::record::{Batch, Op};
+
+    fn stream(more: &[(&str, FieldValue)]) -> FieldTable {
+        let own = [("x-queue-type", FieldValue::from("stream"))];
+        FieldTable::from_iter(own.into_iter().chain(more.iter().cloned()))
+    }
+
+    fn rig(persistent: bool, arguments: &[(&str, FieldValue)]) -> Rig {
+        let mut rig = Rig::new(Settings { persistent, ..Settings::default() });
+        rig.declare("s", stream(arguments));
+        rig
+    }
+
+    /// Consumes from `s`; returns the bodies that came at once.
+    fn consume(rig: &mut Rig, tag: &str, prefetch_count: u16, offset: &str) -> Vec<String> {
+        rig.send(basic::Qos { prefetch_size: 0, prefetch_count, global: false }.into());
+        let arguments = FieldTable::from_iter([("x-stream-offset", FieldValue::from(offset))]);
+        let consume = basic::Consume {
+            queue: "s",
+            consumer_tag: tag,
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: true,
+            arguments,
+        };
+        bodies(&rig.send(consume.into()))
+    }
+
+    fn bodies(sent: &[Sent]) -> Vec<String> {
+        let body = |sent: &Sent| match sent {
+            Sent::Content(_, body) => Some(String::from_utf8_lossy(body).into_owned()),
+            Sent::Method(_) => None,
+        };
+        sent.iter().filter_map(body).collect()
+    }
+
+    fn ack(rig: &mut Rig, delivery_tag: u64) -> Vec<String> {
+        bodies(&rig.send(basic::Ack { delivery_tag, multiple: true }.into()))
+    }
+
+    /// Commits what there is; gives the operations, and what the client got.
+    fn commit(rig: &mut Rig) -> (Vec<Op>, Vec<String>) {
+        let mut batch = Batch::default();
+        let commit = rig.broker.take_batch(&mut batch).expect("something to commit");
+        rig.broker.stored(commit);
+        (batch.ops, bodies(&rig.take()))
+    }
+
+    #[test]
+    fn s12_2_nothing_is_delivered_before_it_is_on_disk() {
+        let mut rig = rig(true, &[]);
+        consume(&mut rig, "c", 10, "first");
+        assert!(rig.publish("", "s", "m0").is_empty());
+        assert_eq!(commit(&mut rig).1, ["m0"]);
+        let (ops, got) = {
+            rig.publish("", "s", "m1");
+            rig.publish("", "s", "m2");
+            commit(&mut rig)
+        };
+        assert_eq!(got, ["m1", "m2"]);
+        assert!(matches!(ops[..], [Op::Publish { seq: 1, .. }, Op::Publish { seq: 2, .. }]), "{ops:?}");
+    }
+
+    #[test]
+    fn s12_2_without_a_store_messages_are_delivered_at_once() {
+        let mut rig = rig(false, &[]);
+        consume(&mut rig, "c", 10, "next");
+        assert_eq!(bodies(&rig.publish("", "s", "m0")), ["m0"]);
+    }
+
+    #[test]
+    fn s12_2_an_ack_only_gives_credit_back() {
+        let mut rig = rig(false, &[]);
+        for body in ["m0", "m1", "m2", "m3"] {
+            rig.publish("", "s", body);
+        }
+        assert_eq!(consume(&mut rig, "a", 2, "first"), ["m0", "m1"]);
+        assert_eq!(ack(&mut rig, 2), ["m2", "m3"]);
+        assert_eq!(rig.broker.queue("s").unwrap().unacked_count, 2);
+        ack(&mut rig, 0);
+        let queue = rig.broker.queue("s").unwrap();
+        assert_eq!((queue.unacked_count, queue.ready_count()), (0, 4));
+        assert_eq!(consume(&mut rig, "b", 9, "first"), ["m0", "m1", "m2", "m3"]);
+    }
+
+    /// Nobody's turn is longer than a slice, so a backlog is read by all.
+    #[test]
+    fn s12_2_consumers_take_turns() {
+        let mut rig = rig(true, &[]);
+        consume(&mut rig, "a", 1000, "first");
+        consume(&mut rig, "b", 1000, "first");
+        for number in 0..200 {
+            rig.publish("", "s", &number.to_string());
+        }
+        let got = commit(&mut rig).1;
+        assert_eq!(got.len(), 400);
+        let slice = SLICE as usize;
+        assert_eq!(got[slice], "0", "the other one begins");
+        assert_eq!(got[2 * slice], slice.to_string(), "and the first goes on");
+    }
+
+    /// A message that goes while it waits to be sent: the client never sees it, so it cannot ack it.
+    #[test]
+    fn s12_2_credit_of_an_unsent_delivery_comes_back() {
+        let segment = (SEGMENT_SIZE, FieldValue::I32(1));
+        let mut rig = rig(false, &[segment, ("x-max-length-bytes", FieldValue::I32(0))]);
+        consume(&mut rig, "c", 1, "first");
+        let key = rig.broker.queue_key("s").unwrap();
+        let mut outcome = Outcome::default();
+        let message = |body| NewMessage {
+            exchange: b"",
+            routing_key: b"s",
+            properties: &[0, 0],
+            body: crate::model::queue::message::BodyRef::Slice(body),
+            persistent: false,
+            priority: 0,
+            expires_at: None,
+            bcc: &[],
+            died: false,
+        };
+        for body in [b"m0", b"m1"] {
+            // Without a poll between them: the first is assigned, then pushed out.
+            rig.broker.append_to_stream(key, &message(body), rig.now, &mut outcome);
+            rig.broker.dispatch_now(rig.now);
+        }
+        assert!(rig.take().is_empty());
+        assert_eq!(bodies(&rig.take()), ["m1"], "dispatched when the turn of that poll ended");
+        assert_eq!(rig.broker.queue("s").unwrap().unacked_count, 1);
+        assert_eq!(bodies(&rig.publish("", "s", "m2")), Vec::<String>::new(), "m1 holds the credit");
+        assert_eq!(ack(&mut rig, 0), ["m2"]);
+    }
+
+    #[test]
+    fn s12_2_retention_is_told_to_the_store() {
+        let segment = (SEGMENT_SIZE, FieldValue::I32(1));
+        let mut rig = rig(true, &[segment, ("x-max-length-bytes", FieldValue::I32(60))]);
+        for body in ["m0", "m1", "m2", "m3"] {
+            rig.publish("", "s", body);
+        }
+        commit(&mut rig);
+        let settled: Vec<(u64, u64)> = commit(&mut rig)
+            .0
+            .iter()
+            .map(|op| match op {
+                Op::Settle { first, last, .. } => (*first, *last),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(settled, [(0, 0), (1, 1)]);
+        assert_eq!(consume(&mut rig, "c", 9, "first"), ["m2", "m3"]);
+    }
+
+    #[test]
+    fn s12_2_age_takes_messages_while_nothing_happens() {
+        let segment = (SEGMENT_SIZE, FieldValue::I32(1));
+        let mut rig = rig(false, &[segment, ("x-max-age", FieldValue::from("10s"))]);
+        rig.publish("", "s", "m0");
+        rig.publish("", "s", "m1");
+        assert_eq!(rig.broker.next_deadline(), Some(rig.now + 10_001));
+        rig.wait(10_000);
+        assert_eq!(rig.broker.queue("s").unwrap().ready_count(), 2);
+        rig.wait(1);
+        assert_eq!(rig.broker.queue("s").unwrap().ready_count(), 1);
+        assert_eq!(rig.broker.next_deadline(), None);
+    }
+
+    /// A consumer that wants nothing of a long stream lets others have the vhost in between.
+    #[test]
+    fn s12_2_looking_for_what_a_filter_wants_is_sliced() {
+        let mut rig = rig(false, &[]);
+        let count = LOOKS_MAX as u64 * 3;
+        for _ in 0..count {
+            rig.publish("", "s", "m");
+        }
+        rig.send(basic::Qos { prefetch_size: 0, prefetch_count: 1, global: false }.into());
+        let arguments = FieldTable::from_iter([
+            ("x-stream-offset", FieldValue::from("first")),
+            ("x-stream-filter", FieldValue::from("none")),
+        ]);
+        let (no_local, no_ack, exclusive, no_wait) = (false, false, false, true);
+        rig.send(
+            basic::Consume { queue: "s", consumer_tag: "c", no_local, no_ack, exclusive, no_wait, arguments }.into(),
+        );
+        let mut turns = 0;
+        while rig.broker.next_deadline().is_some() {
+            rig.wait(PAUSE_MS);
+            turns += 1;
+        }
+        assert_eq!(turns, 2, "for {count} messages");
+        assert_eq!(consume(&mut rig, "d", 1, "last"), ["m"]);
+    }
+
+    /// §9.5: up to 4.2 deliveries of streams time out as well.
+    #[test]
+    fn s9_5_an_unacked_delivery_closes_the_channel() {
+        let mut rig = rig(false, &[("x-consumer-timeout", FieldValue::I32(60_000))]);
+        rig.publish("", "s", "m0");
+        assert_eq!(consume(&mut rig, "c", 1, "first"), ["m0"]);
+        let sent = rig.wait(60_000);
+        assert!(matches!(&sent[..], [Sent::Method(text)] if text.contains("timed out")), "{sent:?}");
+        assert_eq!(rig.broker.queue("s").unwrap().unacked_count, 0);
     }
 }

@@ -7,17 +7,18 @@
 //! Invariants: nothing is read before it is committed, or a crash could give its offset to another message;
 //! nothing is taken by retention before it is committed; the parts hold exactly the retained messages.
 
+mod consumer;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use leveret_protocol::{FieldTable, FieldValue, RawProperties};
-use smallvec::SmallVec;
 
+pub use self::consumer::{Filter, Offset, with_offset};
 use super::message::{NewMessage, Record};
 use super::segment::{SegmentPool, Segments};
 use super::{Queue, QueueType};
-use crate::model::arguments::duration_ms;
-use crate::model::exchange::erlang;
 use crate::model::ids::ConsumerKey;
 use crate::model::timer::Millis;
 
@@ -25,79 +26,6 @@ use crate::model::timer::Millis;
 const PART_BYTES: u64 = 500_000_000;
 /// What a message takes on top of its names, properties and body: head and time of arrival.
 const RECORD_HEAD: u64 = 20;
-
-const OFFSET_HEADER: &str = "x-stream-offset";
-const FILTER_HEADER: &str = "x-stream-filter-value";
-
-/// Where a consumer wants to begin (`x-stream-offset`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offset {
-    First,
-    /// The newest chunk: what arrived in the same millisecond as the newest message.
-    Last,
-    Next,
-    At(u64),
-    /// The first message that arrived then or later.
-    Time(Millis),
-}
-
-impl Offset {
-    /// Reads the consumer argument.
-    ///
-    /// # Errors
-    /// The Erlang term that the text of the 406 ends with.
-    pub fn parse(value: Option<&FieldValue>, now: Millis) -> Result<Self, String> {
-        let Some(value) = value else { return Ok(Self::Next) };
-        let invalid = || format!("{{invalid_stream_offset_arg,{{{},{}}}}}", value.type_name(), erlang::term(value));
-        match value {
-            FieldValue::LongString(text) | FieldValue::ByteArray(text) => match text.as_ref() {
-                b"first" => Ok(Self::First),
-                b"last" => Ok(Self::Last),
-                b"next" => Ok(Self::Next),
-                _ => {
-                    let ago = value.as_str().and_then(duration_ms).ok_or_else(invalid)?;
-                    Ok(Self::Time(now.saturating_sub(ago)))
-                }
-            },
-            FieldValue::Timestamp(seconds) => Ok(Self::Time(seconds.saturating_mul(1000))),
-            // RabbitMQ reads a negative number as the beginning.
-            _ => value.as_integer().map(|offset| Self::At(offset.max(0) as u64)).ok_or_else(invalid),
-        }
-    }
-}
-
-/// Which messages a consumer wants (`x-stream-filter`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
-    values: SmallVec<[Bytes; 1]>,
-    /// Those without a filter value as well.
-    unfiltered: bool,
-}
-
-impl Filter {
-    /// Reads the consumer arguments; as in RabbitMQ, values that are no strings do not count.
-    pub fn parse(arguments: &FieldTable) -> Option<Self> {
-        let string = |value: &FieldValue| match value {
-            FieldValue::LongString(text) => Some(text.clone()),
-            _ => None,
-        };
-        let values: SmallVec<[Bytes; 1]> = match arguments.get("x-stream-filter")? {
-            FieldValue::Array(items) => items.iter().filter_map(string).collect(),
-            one => string(one).into_iter().collect(),
-        };
-        let unfiltered = matches!(arguments.get("x-stream-match-unfiltered"), Some(FieldValue::Bool(true)));
-        (!values.is_empty()).then_some(Self { values, unfiltered })
-    }
-
-    fn wants(&self, properties: RawProperties<'_>) -> bool {
-        let value = properties.headers().and_then(|headers| headers.get(FILTER_HEADER)?.as_long_string());
-        match value.unwrap_or_default() {
-            // An empty value is none.
-            b"" => self.unfiltered || self.values.iter().any(Bytes::is_empty),
-            value => self.values.iter().any(|wanted| wanted == value),
-        }
-    }
-}
 
 const NO_STREAM: &str = "asked of streams only";
 
@@ -122,7 +50,10 @@ struct Reader {
 /// What a reader finds when it looks for its next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    Message { seq: u64, body_len: u32 },
+    Message {
+        seq: u64,
+        body_len: u32,
+    },
     /// It has read all there is.
     End,
     /// It has looked at so many messages that it did not want that others should have their turn.
@@ -382,38 +313,4 @@ impl Queue {
         }
         Read::End
     }
-}
-
-/// The properties with the header `x-stream-offset`.
-pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 256]> {
-    const HEADERS: u16 = 0x2000;
-    const FURTHER_FLAGS: u8 = 1;
-    let bytes = properties.as_bytes();
-    let headers = properties.headers();
-    let is_taken = headers.is_some_and(|headers| headers.get(OFFSET_HEADER).is_some());
-    if is_taken || bytes.len() < 2 || bytes[1] & FURTHER_FLAGS != 0 {
-        let mut owned = properties.to_properties().unwrap_or_default();
-        let offset = FieldValue::I64(offset as i64);
-        owned.headers.get_or_insert_with(FieldTable::new).insert(OFFSET_HEADER, offset);
-        let mut encoded = bytes::BytesMut::new();
-        owned.encode(&mut encoded);
-        return SmallVec::from_slice(&encoded);
-    }
-    // Almost always the field can just be put after the others.
-    let short = |text: Option<&[u8]>| text.map_or(0, |text| 1 + text.len());
-    let start = 2 + short(properties.content_type()) + short(properties.content_encoding());
-    let fields = headers.map_or(&[][..], |headers| headers.0);
-    let end = start + if headers.is_some() { 4 + fields.len() } else { 0 };
-    let mut out = SmallVec::new();
-    out.extend_from_slice(&(properties.flags() | HEADERS).to_be_bytes());
-    out.extend_from_slice(&bytes[2..start]);
-    let field_len = 1 + OFFSET_HEADER.len() + 1 + 8;
-    out.extend_from_slice(&((fields.len() + field_len) as u32).to_be_bytes());
-    out.extend_from_slice(fields);
-    out.push(OFFSET_HEADER.len() as u8);
-    out.extend_from_slice(OFFSET_HEADER.as_bytes());
-    out.push(b'l');
-    out.extend_from_slice(&offset.to_be_bytes());
-    out.extend_from_slice(&bytes[end..]);
-    out
 }
