@@ -10,6 +10,8 @@ mod broker;
 #[path = "support/client.rs"]
 mod client;
 
+#[path = "wire/bindings.rs"]
+mod bindings;
 #[path = "wire/channels.rs"]
 mod channels;
 #[path = "wire/closing.rs"]
@@ -24,9 +26,13 @@ mod frames;
 mod handshake;
 #[path = "wire/methods.rs"]
 mod methods;
+#[path = "wire/queue_arguments.rs"]
+mod queue_arguments;
 #[path = "wire/queues.rs"]
 mod queues;
 #[path = "wire/s12_stream_consumers.rs"]
 mod s12_stream_consumers;
 #[path = "wire/s12_streams.rs"]
 mod s12_streams;
+#[path = "wire/routing.rs"]
+mod routing;

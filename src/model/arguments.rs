@@ -185,7 +185,8 @@ const KNOWN: &[Known] = &[
     known("x-quorum-initial-group-size", QUORUM, check_positive),
     known("x-consumer-timeout", ALL, check_non_negative),
     known("x-consumer-disconnected-timeout", QUORUM, check_non_negative),
-    known("x-delivery-limit", QUORUM, check_integer),
+    // RabbitMQ takes anything, and reads what is no integer as absent.
+    known("x-delivery-limit", QUORUM, accept),
     known("x-member-placement-tag", QUORUM, check_member_placement_tag),
     known("x-delayed-retry-type", QUORUM, check_delayed_retry_type),
     known("x-delayed-retry-min", QUORUM, check_non_negative),

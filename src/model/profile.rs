@@ -111,6 +111,11 @@ impl Profile {
         self >= Self::V4_3
     }
 
+    /// A binding of a reply-to name is refused as such (403); before, there is no such queue.
+    pub fn knows_reply_queues_in_bindings(self) -> bool {
+        self >= Self::V4_3
+    }
+
     /// `x-queue-master-locator` is refused (541).
     pub fn denies_master_locator(self) -> bool {
         self >= Self::V4_3

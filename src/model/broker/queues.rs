@@ -268,7 +268,8 @@ impl Broker {
         let queue_name = self.expand_queue_name(channel, &clean_name(queue))?;
         // With both empty the key, too, is the queue's name (§5.1).
         let routing_key = if queue.is_empty() && routing_key.is_empty() { &queue_name } else { routing_key };
-        if queue_name.starts_with(REPLY_TO) {
+        // Only what a requester's name can be: the bare one just is no queue.
+        if self.settings.profile.knows_reply_queues_in_bindings() && is_reply_queue(&queue_name) {
             return Err(AmqpError::BindReplyQueue);
         }
         self.check_access(channel, Access::Write, self.queue_resource(&queue_name))?;
@@ -382,6 +383,11 @@ impl Broker {
             self.reply(channel, &basic::Cancel { consumer_tag, no_wait: true }.into());
         }
     }
+}
+
+/// A requester's own name, which begins with [`REPLY_TO`] and a dot (§13.1).
+fn is_reply_queue(name: &str) -> bool {
+    name.strip_prefix(REPLY_TO).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// What a binding of a queue is between.
