@@ -34,6 +34,14 @@ pub struct User {
     /// `None`: no password will do.
     pub password: Option<PasswordHash>,
     pub tags: Vec<String>,
+    pub limits: UserLimits,
+}
+
+/// Limits over all vhosts, as they were set: `None` and negative numbers are none, 0 allows nothing (§14.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserLimits {
+    pub max_connections: Option<i64>,
+    pub max_channels: Option<i64>,
 }
 
 impl User {
@@ -58,6 +66,12 @@ impl User {
         }
         let tags: Vec<FieldValue> = self.tags.iter().map(|tag| tag.as_str().into()).collect();
         table.insert("tags", tags);
+        let UserLimits { max_connections, max_channels } = self.limits;
+        for (field, limit) in [("max_connections", max_connections), ("max_channels", max_channels)] {
+            if let Some(limit) = limit {
+                table.insert(field, FieldValue::I64(limit));
+            }
+        }
         encode_record(&table)
     }
 
@@ -76,7 +90,14 @@ impl User {
         };
         let tags = table.get("tags").and_then(FieldValue::as_array).ok_or(unreadable("tags"))?;
         let tags = tags.iter().map(|tag| tag.as_str().map(str::to_owned).ok_or(unreadable("tags")));
-        Ok(Self { name, password, tags: tags.collect::<Result<_, _>>()? })
+        let limit = |field| match table.get(field) {
+            None => Ok(None),
+            Some(FieldValue::I64(limit)) => Ok(Some(*limit)),
+            Some(_) => Err(unreadable(field)),
+        };
+        let limits =
+            UserLimits { max_connections: limit("max_connections")?, max_channels: limit("max_channels")? };
+        Ok(Self { name, password, tags: tags.collect::<Result<_, _>>()?, limits })
     }
 }
 
@@ -195,7 +216,8 @@ mod tests {
     }
 
     fn user(name: &str, password: &str) -> User {
-        User { name: name.into(), password: Some(PasswordHash::new([1, 2, 3, 4], password)), tags: Vec::new() }
+        let password = Some(PasswordHash::new([1, 2, 3, 4], password));
+        User { name: name.into(), password, tags: Vec::new(), limits: UserLimits::default() }
     }
 
     fn directory() -> UserDirectory {
@@ -203,7 +225,7 @@ mod tests {
         users.add(user("guest", "guest"));
         users.add(user("ann", "secret"));
         users.add(user("blank", ""));
-        users.add(User { name: "nopass".into(), password: None, tags: Vec::new() });
+        users.add(User { password: None, ..user("nopass", "") });
         users
     }
 
@@ -292,7 +314,8 @@ mod tests {
     #[test]
     fn users_survive_their_record() {
         let tags = vec!["administrator".to_owned(), "ünusual".to_owned()];
-        for user in [User { tags, ..user("ann", "pw") }, User { password: None, ..user("ann", "") }] {
+        let limits = UserLimits { max_connections: Some(0), max_channels: Some(-1) };
+        for user in [User { tags, limits, ..user("ann", "pw") }, User { password: None, ..user("ann", "") }] {
             assert_eq!(User::decode("ann".into(), &user.encode()).unwrap(), user);
         }
         let key = User::key("ann");

@@ -18,6 +18,7 @@ pub mod queue;
 pub mod quota;
 pub mod record;
 pub mod timer;
+pub mod vhost;
 
 /// How this node calls itself in texts and properties.
 pub const NODE_NAME: &str = "leveret@localhost";

@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::shard::Shard;
 use super::store_thread::{self, StoreSignal};
 use super::{ByUserAndVhost, Directory, SHUTDOWN_REASON, Server, listener};
-use crate::auth::{PasswordHash, Permissions, TopicPermissions, User, UserDirectory};
+use crate::auth::{PasswordHash, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
 use crate::config::Config;
 use crate::model::broker::{Broker, RecoveryError, Settings};
 use crate::model::ids::Holder;
@@ -339,6 +339,7 @@ impl<'a> Boot<'a> {
             name: Name::from(config.default_user.as_str()),
             password: Some(PasswordHash::new(salt, config.default_pass.expose())),
             tags: config.default_user_tags.clone(),
+            limits: UserLimits::default(),
         };
         let permissions = config.default_permissions.clone();
         if let Some(signal) = signal {

@@ -9,7 +9,7 @@ use leveret_protocol::{
 };
 
 use super::{Broker, Effects, Settings};
-use crate::auth::{Pattern, Permissions, User};
+use crate::auth::{Pattern, Permissions, User, UserLimits};
 use crate::model::connection::{Capabilities, ConnectionInfo};
 use crate::model::ids::ConnectionKey;
 use crate::model::output::Output;
@@ -41,7 +41,7 @@ impl Rig {
         let all = || Pattern::new(".*").unwrap();
         let info = ConnectionInfo {
             name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),
-            user: Arc::new(User { name: Name::from("guest"), password: None, tags: Vec::new() }),
+            user: Arc::new(User { name: Name::from("guest"), password: None, tags: Vec::new(), limits: UserLimits::default() }),
             permissions: Arc::new(Permissions { configure: all(), write: all(), read: all() }),
             topic_permissions: None,
             client_properties: FieldTable::new(),
