@@ -47,13 +47,16 @@ pub enum StartError {
     Message { queue: u64, seq: u64 },
     #[error("the operating system refused: {0}")]
     System(#[from] std::io::Error),
+    /// It ran and was stopped, but not cleanly.
+    #[error("not everything could be stored at the stop: {0}; nothing that was confirmed is lost")]
+    NotStored(StoreError),
 }
 
 impl StartError {
     /// 2: usage, port or data folder; 1: anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::System(_) => 1,
+            Self::System(_) | Self::NotStored(_) => 1,
             _ => 2,
         }
     }
@@ -62,7 +65,7 @@ impl StartError {
 /// Runs a broker until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Nothing was served. After a start the only way out is a stop.
+/// Nothing was served; or [`StartError::NotStored`], at the stop.
 pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -122,7 +125,10 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
             shard.turn(None, |broker, now| broker.prepare_stop(now));
         }
         signal.stop();
-        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        if let Ok(Ok(result)) = tokio::task::spawn_blocking(move || thread.join()).await {
+            result.map_err(StartError::NotStored)?;
+            tracing::info!("store closed");
+        }
     }
     tracing::info!("stopped");
     Ok(())

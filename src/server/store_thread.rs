@@ -9,10 +9,12 @@ use parking_lot::Mutex;
 
 use super::Directory;
 use crate::model::record::{Batch, Op};
-use crate::storage::Store;
+use crate::storage::{Store, StoreError};
 
 /// How long a failed commit waits before it is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often it is tried once the broker is to stop: a full disk must not keep it from that.
+const TRIES_WHEN_STOPPING: u32 = 3;
 /// How long the idle thread sleeps before it lets the store tidy up.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -60,14 +62,18 @@ pub fn spawn(
     store: Box<dyn Store>,
     signal: Arc<StoreSignal>,
     directory: Arc<Directory>,
-) -> std::io::Result<JoinHandle<()>> {
+) -> std::io::Result<JoinHandle<Result<(), StoreError>>> {
     std::thread::Builder::new().name("store".to_owned()).spawn(move || {
         *signal.thread.lock() = Some(std::thread::current());
-        run(store, &signal, &directory);
+        run(store, &signal, &directory)
     })
 }
 
-fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) {
+/// Until [`StoreSignal::stop`].
+///
+/// # Errors
+/// The last commit, or the mark of a clean stop, could not be written.
+fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) -> Result<(), StoreError> {
     let mut batches: Vec<Batch> = Vec::new();
     loop {
         // The order matters: whoever raises after this is seen in the next round.
@@ -77,15 +83,12 @@ fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) {
             idle(store.as_mut(), signal);
             continue;
         }
-        let committed = commit_all(store.as_mut(), signal, directory, &mut batches);
+        let committed = commit_all(store.as_mut(), signal, directory, &mut batches)?;
         if stopping && !committed {
             break;
         }
     }
-    match store.close() {
-        Ok(()) => tracing::info!("store closed"),
-        Err(error) => tracing::error!(%error, "store not closed cleanly; nothing that was confirmed is lost"),
-    }
+    store.close()
 }
 
 /// Nothing to commit: syncs what is due, tidies up, sleeps.
@@ -104,7 +107,15 @@ fn idle(store: &mut dyn Store, signal: &StoreSignal) {
 }
 
 /// One group commit over all vhosts. Returns false if there was nothing to commit.
-fn commit_all(store: &mut dyn Store, signal: &StoreSignal, directory: &Directory, batches: &mut Vec<Batch>) -> bool {
+///
+/// # Errors
+/// The broker is to stop, and it could not be written.
+fn commit_all(
+    store: &mut dyn Store,
+    signal: &StoreSignal,
+    directory: &Directory,
+    batches: &mut Vec<Batch>,
+) -> Result<bool, StoreError> {
     let mut committing = Vec::new();
     let mut used = 0;
     let own = std::mem::take(&mut *signal.own.lock());
@@ -120,9 +131,16 @@ fn commit_all(store: &mut dyn Store, signal: &StoreSignal, directory: &Directory
     }
     let filled = &batches[..used];
     if filled.iter().any(|batch| !batch.is_empty()) {
+        let mut tries = 0;
         // Until it is on disk nothing of it is confirmed, and publishers are held back by the backlog.
         while let Err(error) = store.commit(filled) {
             tracing::error!(%error, retry_in_s = RETRY.as_secs(), "cannot write to the store; confirms wait");
+            if signal.stopping.load(Ordering::Acquire) {
+                tries += 1;
+                if tries == TRIES_WHEN_STOPPING {
+                    return Err(error);
+                }
+            }
             std::thread::sleep(RETRY);
         }
     }
@@ -132,7 +150,7 @@ fn commit_all(store: &mut dyn Store, signal: &StoreSignal, directory: &Directory
     for batch in batches.iter_mut() {
         batch.clear();
     }
-    used > 0
+    Ok(used > 0)
 }
 
 /// The batch at `index`, which is empty: kept from an earlier commit, or new.
