@@ -105,13 +105,10 @@ impl Broker {
         outcome: &mut Outcome,
     ) {
         let queue = &mut self.queues[key];
-        let seq = queue.append(message, now, &mut self.pool);
-        if queue.store_id.is_none() {
-            queue.commit_below(seq + 1);
-            return self.mark_dirty(key);
-        }
-        let commit = self.pending.commit();
-        if queue.awaits_commit(seq, commit) {
+        let commit = queue.store_id.map(|_| self.pending.commit());
+        let (seq, first) = queue.append(message, commit, now, &mut self.pool);
+        let Some(commit) = commit else { return self.mark_dirty(key) };
+        if first {
             self.streams_awaiting.push_back((commit, key));
         }
         self.pending.publish(key, seq, message.body.as_slice().len());
@@ -134,6 +131,7 @@ impl Broker {
 
     /// Takes what is too old or too much, and hands out what there is to read while somebody can take it.
     pub(super) fn dispatch_stream(&mut self, key: QueueKey, now: Millis) {
+        self.queues[key].end_chunk();
         self.retain_stream(key, now);
         let mut looks = LOOKS_MAX;
         while let Some(consumer) = self.queues[key].next_waiting() {
@@ -334,6 +332,8 @@ mod tests {
         let mut rig = rig(false, &[]);
         consume(&mut rig, "c", 10, "next");
         assert_eq!(bodies(&rig.publish("", "s", "m0")), ["m0"]);
+        rig.publish("", "s", "m1");
+        assert_eq!(consume(&mut rig, "d", 10, "last"), ["m1"], "each turn makes a chunk");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! [expires at u64, if EXPIRES] [body index u32, if EXTERNAL] [BCC keys: u32 length, then (u8 length, key)*, if BCC]
 //! exchange | routing key | properties (flags and values as the publisher sent them) | body, unless EXTERNAL
 //! ```
+//! In streams `expires at` is the time of arrival, and `priority` 1 where a chunk begins.
 //! Properties stay encoded. Bodies from [`SHARED_BODY_MIN`] on stand outside as shared `Bytes`.
 
 use bytes::Bytes;

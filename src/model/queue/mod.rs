@@ -3,6 +3,7 @@
 //! Positions only: who holds an unacked message is the channel's business, what happens to a dead one is
 //! the broker's. Invariants: every unsettled message is either ready or handed out; `ready_count` and
 //! `ready_bytes` count exactly the ready ones; a requeued message keeps its sequence, hence its place.
+//! Streams (`stream.rs`) use the same segments and have rules of their own.
 
 pub mod message;
 mod ready;

@@ -3,7 +3,8 @@
 //! Offsets are the sequences of the queue. The log is cut into parts, which RabbitMQ calls segments: retention
 //! takes whole parts from the front and never the last one, so the newest message is always there and after
 //! a restart offsets go on where they ended. Every message has the time of its arrival where other queues
-//! keep an expiry; times never fall along the log, so a time is found by halving.
+//! keep an expiry; times never fall along the log, so a time is found by halving. A chunk is what came
+//! together: in one commit, or without a store in one turn.
 //! Invariants: nothing is read before it is committed, or a crash could give its offset to another message;
 //! nothing is taken by retention before it is committed; the parts hold exactly the retained messages.
 
@@ -26,6 +27,11 @@ use crate::model::timer::Millis;
 const PART_BYTES: u64 = 500_000_000;
 /// What a message takes on top of its names, properties and body: head and time of arrival.
 const RECORD_HEAD: u64 = 20;
+
+/// Messages of a chunk at most.
+const CHUNK_MAX: u64 = 4096;
+/// The priority under which the first message of a chunk is kept: messages of a stream have no other use for it.
+const CHUNK_BEGINS: u8 = 1;
 
 const NO_STREAM: &str = "asked of streams only";
 
@@ -75,6 +81,10 @@ pub struct Stream {
     uncommitted: VecDeque<(u64, u64)>,
     /// Arrival of the newest message.
     newest: Millis,
+    /// First sequence of the newest chunk.
+    chunk: u64,
+    /// Without a store: this turn has begun a chunk.
+    chunk_open: bool,
     timer: Option<Millis>,
 }
 
@@ -158,21 +168,42 @@ impl Queue {
         self.settings.segment_size_bytes.unwrap_or(PART_BYTES)
     }
 
-    /// Appends a message; returns its offset. It can be read once it is committed.
-    pub fn append(&mut self, message: &NewMessage<'_>, now: Millis, pool: &mut SegmentPool) -> u64 {
+    /// Appends a message that is to be part of this commit (`None`: nothing is kept on disk). Returns its offset,
+    /// and whether it is the first of this stream in the commit. It can be read once it is committed.
+    pub fn append(
+        &mut self,
+        message: &NewMessage<'_>,
+        commit: Option<u64>,
+        now: Millis,
+        pool: &mut SegmentPool,
+    ) -> (u64, bool) {
         let part_bytes = self.part_bytes();
         let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let seq = self.messages.next_seq();
+        let first = match commit {
+            Some(commit) => stream.uncommitted.back().is_none_or(|(last, _)| *last != commit),
+            None => !std::mem::replace(&mut stream.chunk_open, true),
+        };
+        if first || seq - stream.chunk >= CHUNK_MAX {
+            stream.chunk = seq;
+        }
         // Over a restart the clock may have been set back.
         let arrived = now.max(stream.newest);
-        let message = NewMessage { persistent: true, priority: 0, expires_at: Some(arrived), ..*message };
-        let seq = self.messages.push(&message, pool);
+        let priority = if stream.chunk == seq { CHUNK_BEGINS } else { 0 };
+        let message = NewMessage { persistent: true, priority, expires_at: Some(arrived), ..*message };
+        self.messages.push(&message, pool);
         let body_len = message.body.as_slice().len() as u64;
         let rest = message.exchange.len() + message.routing_key.len() + message.properties.len();
         stream.note(seq, RECORD_HEAD + rest as u64 + body_len, body_len, arrived, part_bytes);
         self.ready_count += 1;
         self.ready_bytes += body_len;
         self.stats.entered += 1;
-        seq
+        match (commit, stream.uncommitted.back_mut()) {
+            (None, _) => self.commit_below(seq + 1),
+            (Some(_), Some((_, below))) if !first => *below = seq + 1,
+            (Some(commit), _) => stream.uncommitted.push_back((commit, seq + 1)),
+        }
+        (seq, first)
     }
 
     /// Puts a recovered message back; [`Self::stream_recovered`] then makes a stream of them.
@@ -199,6 +230,9 @@ impl Queue {
         while let Some((seq, record)) = next_message(&self.messages, at) {
             at = seq + 1;
             let arrived = arrival_of(&record).max(stream.newest);
+            if record.priority == CHUNK_BEGINS {
+                stream.chunk = seq;
+            }
             stream.note(seq, bytes_of(&record), record.body_len.into(), arrived, part_bytes);
             self.ready_count += 1;
             self.ready_bytes += u64::from(record.body_len);
@@ -206,17 +240,9 @@ impl Queue {
         stream.committed = self.messages.next_seq();
     }
 
-    /// The message is part of this commit. True if it is the first of this stream in it.
-    pub fn awaits_commit(&mut self, seq: u64, commit: u64) -> bool {
-        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
-        if let Some((last, below)) = stream.uncommitted.back_mut()
-            && *last == commit
-        {
-            *below = seq + 1;
-            return false;
-        }
-        stream.uncommitted.push_back((commit, seq + 1));
-        true
+    /// What comes from now on came later than what came before.
+    pub fn end_chunk(&mut self) {
+        self.stream.as_deref_mut().expect(NO_STREAM).chunk_open = false;
     }
 
     /// Everything up to this commit is on disk.
@@ -231,7 +257,7 @@ impl Queue {
     }
 
     /// Messages below this sequence may be read: whoever waits at the end goes on.
-    pub fn commit_below(&mut self, below: u64) {
+    fn commit_below(&mut self, below: u64) {
         let stream = self.stream.as_deref_mut().expect(NO_STREAM);
         stream.committed = below;
         for consumer in stream.at_end.drain(..) {
@@ -269,7 +295,8 @@ impl Queue {
         let first = stream.first_offset(&self.messages);
         let next = match offset {
             Offset::First => first,
-            Offset::Last => find_time(&self.messages, first, stream.newest),
+            Offset::Last if stream.parts.is_empty() => first,
+            Offset::Last => stream.chunk,
             Offset::Next => self.messages.next_seq(),
             Offset::At(offset) => offset,
             Offset::Time(time) => find_time(&self.messages, first, time),

@@ -15,7 +15,7 @@ const FILTER_HEADER: &str = "x-stream-filter-value";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
     First,
-    /// The newest chunk: what arrived in the same millisecond as the newest message.
+    /// The newest chunk: what came together with the newest message.
     Last,
     Next,
     At(u64),

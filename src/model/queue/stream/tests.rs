@@ -14,6 +14,7 @@ struct Log {
     queue: Queue,
     pool: SegmentPool,
     consumers: SlotMap<ConsumerKey, ()>,
+    commit: u64,
 }
 
 impl Log {
@@ -21,19 +22,24 @@ impl Log {
         let priorities = Profile::V4_2.quorum_priorities();
         let arguments = FieldTable::new();
         let queue = Queue::new(Name::from("s"), QueueType::Stream, true, false, arguments, settings, priorities, 0);
-        Self { queue, pool: SegmentPool::default(), consumers: SlotMap::with_key() }
+        Self { queue, pool: SegmentPool::default(), consumers: SlotMap::with_key(), commit: 1 }
     }
 
-    /// Messages of 100 bytes, head and all; the key says when they arrived.
+    /// Messages of 100 bytes, head and all, that arrive at these times in one commit.
     fn append(&mut self, arrivals: impl IntoIterator<Item = Millis>) {
+        self.append_uncommitted(arrivals);
+        self.queue.stream_stored(self.commit);
+    }
+
+    fn append_uncommitted(&mut self, arrivals: impl IntoIterator<Item = Millis>) {
+        self.commit += 1;
         for arrived in arrivals {
             let (exchange, routing_key, properties) = (b"".as_slice(), b"s".as_slice(), [0, 0].as_slice());
             let body = BodyRef::Slice(&[b'x'; 77]);
             let (persistent, priority, expires_at, bcc, died) = (false, 7, None, [].as_slice(), false);
             let message =
                 NewMessage { exchange, routing_key, properties, body, persistent, priority, expires_at, bcc, died };
-            let seq = self.queue.append(&message, arrived, &mut self.pool);
-            self.queue.commit_below(seq + 1);
+            self.queue.append(&message, Some(self.commit), arrived, &mut self.pool);
         }
     }
 
@@ -71,10 +77,11 @@ fn s12_2_a_consumer_begins_where_it_asks_to() {
     for offset in [Offset::First, Offset::Last, Offset::Next, Offset::Time(0)] {
         assert_eq!(log.start(offset), None, "{offset:?} of an empty stream");
     }
-    log.append([100, 100, 200, 300, 300, 300]);
+    log.append([100, 100, 200]);
+    log.append([300, 300, 300]);
     let rows = [
         (Offset::First, Some(0)),
-        // What arrived together with the newest message.
+        // What came together with the newest message.
         (Offset::Last, Some(3)),
         (Offset::Next, None),
         (Offset::At(0), Some(0)),
@@ -160,25 +167,31 @@ fn s12_2_a_part_is_too_old_when_its_newest_message_is() {
 fn s12_2_nothing_is_read_or_retained_before_it_is_committed() {
     let mut log = Log::new(QueueSettings { max_length_bytes: Some(0), ..parts_of_250_bytes() });
     let consumer = log.reader(Offset::First);
-    log.append([0; 7]);
-    log.queue.commit_below(0);
-    assert!(log.queue.awaits_commit(1, 5));
-    assert!(!log.queue.awaits_commit(2, 5));
-    assert!(log.queue.awaits_commit(6, 6));
+    log.append_uncommitted([0; 2]);
+    log.append_uncommitted([0; 5]);
     assert_eq!((log.read(consumer), log.retain(0)), (None, vec![]));
-    log.queue.stream_stored(5);
-    assert_eq!(log.read(consumer), Some(0));
-    assert_eq!(log.retain(0), [(0, 2)], "committed as a whole");
-    assert_eq!(log.read(consumer), None);
-    log.queue.stream_stored(6);
-    assert_eq!(log.read(consumer), Some(3));
+    log.queue.stream_stored(log.commit - 1);
+    assert_eq!([log.read(consumer), log.read(consumer), log.read(consumer)], [Some(0), Some(1), None]);
+    assert_eq!(log.retain(0), [], "the first part has one more that is not committed");
+    log.queue.stream_stored(log.commit);
+    assert_eq!(log.read(consumer), Some(2));
+    assert_eq!(log.retain(0), [(0, 2), (3, 5)]);
+    assert_eq!(log.read(consumer), Some(6));
+}
+
+#[test]
+fn s12_2_a_chunk_has_a_limit() {
+    let mut log = Log::new(QueueSettings::default());
+    log.append((0..CHUNK_MAX + 10).map(|_| 0));
+    assert_eq!(log.start(Offset::Last), Some(CHUNK_MAX));
 }
 
 /// §16: offsets, times and parts are the same after a restart, and the clock may have been set back.
 #[test]
 fn s16_a_stream_goes_on_where_it_ended() {
     let mut log = Log::new(QueueSettings { max_length_bytes: Some(700), ..parts_of_250_bytes() });
-    log.append([100, 200, 300, 400, 500, 600, 700, 800, 900, 1000]);
+    log.append([100, 200, 300, 400, 500, 600, 700]);
+    log.append([800, 900, 1000]);
     assert_eq!(log.retain(0), [(0, 2)]);
     let mut again = Log::new(log.queue.settings.clone());
     for seq in 3..10 {
@@ -191,9 +204,10 @@ fn s16_a_stream_goes_on_where_it_ended() {
     again.queue.skip_sequences(1_000_000);
     again.queue.stream_recovered();
     assert_eq!(again.queue.ready_count(), 7);
-    assert_eq!(again.start(Offset::Time(450)), Some(4));
+    assert_eq!((again.start(Offset::Time(450)), again.start(Offset::Last)), (Some(4), Some(7)));
     again.append([50, 60]);
-    assert_eq!(again.start(Offset::Last), Some(9), "an earlier time counts as that of the newest message");
+    assert_eq!(again.start(Offset::Time(1000)), Some(9), "an earlier time counts as that of the newest message");
+    assert_eq!(again.start(Offset::Last), Some(10));
     assert_eq!(again.retain(0), [(3, 5)], "the part that was the oldest before");
     let redelivered = again.queue.messages().get(7).unwrap().0.is(flag::REDELIVERED);
     assert!(!redelivered);
