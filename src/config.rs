@@ -21,8 +21,10 @@ use std::time::Duration;
 use std::{fmt, fs, io};
 
 use self::settings::Draft;
-use crate::auth::Permissions;
+use crate::auth::{Pattern, Permissions};
+use crate::model::arguments::QueueType;
 use crate::model::profile::Profile;
+use crate::model::vhost::VhostLimits;
 use crate::storage::Fsync;
 
 /// The largest `max_message_size` that may be set, in bytes (RabbitMQ's own bound).
@@ -70,8 +72,54 @@ pub struct Config {
     pub default_user_tags: Vec<String>,
     /// Users that may log in from this machine only.
     pub loopback_users: Vec<String>,
+    /// Who a client is that logs in without a name (SASL ANONYMOUS); `None`: nobody may.
+    pub anonymous_login: Option<(String, Secret)>,
+    /// The type of queues whose declare does not say, where the vhost has no default of its own.
+    pub default_queue_type: QueueType,
+    /// A quorum queue may be redeclared as a classic one.
+    pub relaxed_quorum_redeclare: bool,
+    pub limits: NodeLimits,
+    /// The limits that a new vhost gets: those of the first pattern that matches.
+    pub default_limits: Vec<DefaultLimits>,
+    /// What is set for single vhosts, by their names. Beats what they have stored.
+    pub vhosts: BTreeMap<String, VhostOptions>,
     /// What the log should say once it is open, a line each.
     pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// The limits that a new vhost of this name gets.
+    pub fn default_limits_of(&self, vhost: &str) -> VhostLimits {
+        let found = self.default_limits.iter().find(|limits| limits.pattern.matches(vhost));
+        found.map(|found| found.limits).unwrap_or_default()
+    }
+}
+
+/// Limits of the whole broker; `None` for any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// Those in their handshake count too.
+    pub connections: Option<u64>,
+    pub channels: Option<u64>,
+    pub consumers_per_channel: Option<u32>,
+    pub queues: Option<u64>,
+    /// The seven of each vhost count too.
+    pub exchanges: Option<u64>,
+    pub vhosts: Option<u64>,
+}
+
+/// The limits of new vhosts whose names match.
+#[derive(Clone, Debug)]
+pub struct DefaultLimits {
+    pub pattern: Pattern,
+    pub limits: VhostLimits,
+}
+
+/// What the settings say of one vhost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VhostOptions {
+    pub profile: Option<Profile>,
+    pub default_queue_type: Option<QueueType>,
 }
 
 /// An address to listen on.

@@ -22,7 +22,8 @@ pub(super) fn read_line(line: &str) -> Result<Option<Line>, Expected> {
     let form = || "key = value".to_owned();
     let (key, value) = line.split_once('=').ok_or_else(form)?;
     let (key, value) = (key.trim(), value.trim());
-    let key_char = |c: char| c.is_ascii_alphanumeric() || "_-.\\".contains(c);
+    // The slash is for the vhost of that name.
+    let key_char = |c: char| c.is_ascii_alphanumeric() || "_-.\\/".contains(c);
     if key.is_empty() || !key.chars().all(key_char) {
         return Err(form());
     }
@@ -63,23 +64,35 @@ pub(super) fn interpolate(value: &str, env: &BTreeMap<OsString, OsString>) -> Re
 
 /// The setting that a key of the file names, and the word of the key that is the user's own.
 pub(super) fn find_setting(key: &str) -> Option<(Setting, &str)> {
-    if let Some(option) = key.strip_prefix("leveret.") {
-        let (_, setting) = OPTIONS.into_iter().find(|(name, _)| *name == option)?;
+    let option = key.strip_prefix("leveret.");
+    if let Some((_, setting)) = OPTIONS.into_iter().find(|(name, _)| Some(*name) == option) {
         return (setting != Setting::ConfigFile).then_some((setting, ""));
     }
-    FILE_KEYS.into_iter().find_map(|(known, setting)| match known.split_once('$') {
+    FILE_KEYS.into_iter().find_map(|(known, setting)| match around_word(known) {
         None => (known == key).then_some((setting, "")),
-        Some((prefix, _)) => key.strip_prefix(prefix).filter(|word| !word.is_empty()).map(|word| (setting, word)),
+        Some((before, after)) => {
+            let word = key.strip_prefix(before)?.strip_suffix(after)?;
+            (!word.is_empty()).then_some((setting, word))
+        }
     })
+}
+
+/// What stands in a known key before and after the word that is the user's own; `None` if it has no such word.
+fn around_word(known: &str) -> Option<(&str, &str)> {
+    let (before, word) = known.split_once('$')?;
+    Some((before, word.find('.').map_or("", |end| &word[end..])))
 }
 
 /// The known key that an unknown one was probably meant to be.
 pub(super) fn nearest_key(key: &str) -> Option<String> {
-    let last = key.rsplit('.').next().unwrap_or_default();
+    let words: Vec<&str> = key.split('.').collect();
     let ours = OPTIONS.iter().filter(|(_, setting)| *setting != Setting::ConfigFile);
     let ours = ours.map(|(name, _)| format!("leveret.{name}"));
-    let known = FILE_KEYS.iter().map(|(known, _)| match known.split_once('$') {
-        Some((prefix, _)) => format!("{prefix}{last}"),
+    let known = FILE_KEYS.iter().map(|(known, _)| match around_word(known) {
+        Some((before, after)) => {
+            let word = words.get(before.matches('.').count()).or(words.last()).copied().unwrap_or_default();
+            format!("{before}{word}{after}")
+        }
         None => (*known).to_owned(),
     });
     nearest(key, known.chain(ours))

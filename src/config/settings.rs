@@ -10,9 +10,11 @@ use tracing_subscriber::EnvFilter;
 
 use super::file::{self, Line, nearest};
 use super::values::{self, Expected, ListenOn};
-use super::{Config, ConfigError, Listener, LogFormat, Secret};
+use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, NodeLimits, Secret};
 use crate::auth::{Pattern, Permissions};
+use crate::model::arguments::QueueType;
 use crate::model::profile::Profile;
+use crate::model::vhost::VhostLimits;
 use crate::storage::Fsync;
 
 /// One thing that can be set, wherever it is set.
@@ -47,6 +49,21 @@ pub(super) enum Setting {
     NoLoopbackUsers,
     LoopbackUser,
     LogConsoleLevel,
+    AnonymousUser,
+    AnonymousPass,
+    DefaultQueueType,
+    RelaxedQuorumRedeclare,
+    ConnectionMax,
+    ChannelMaxPerNode,
+    ConsumerMaxPerChannel,
+    QueueLimit,
+    ExchangeLimit,
+    VhostMax,
+    DefaultLimitsPattern,
+    DefaultLimitsConnections,
+    DefaultLimitsQueues,
+    VhostCompat,
+    VhostQueueType,
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
@@ -63,8 +80,8 @@ pub(super) const OPTIONS: [(&str, Setting); 10] = [
     ("log_format", Setting::LogFormat),
 ];
 
-/// RabbitMQ's keys that we act on. A last word `$…` stands for any word.
-pub(super) const FILE_KEYS: [(&str, Setting); 20] = [
+/// Keys that the file alone has: RabbitMQ's that we act on, and ours of single vhosts. `$…` stands for any word.
+pub(super) const FILE_KEYS: [(&str, Setting); 36] = [
     ("listeners.tcp", Setting::NoListener),
     ("listeners.tcp.$name", Setting::Listener),
     ("handshake_timeout", Setting::HandshakeTimeout),
@@ -85,6 +102,22 @@ pub(super) const FILE_KEYS: [(&str, Setting); 20] = [
     ("loopback_users", Setting::NoLoopbackUsers),
     ("loopback_users.$user", Setting::LoopbackUser),
     ("log.console.level", Setting::LogConsoleLevel),
+    ("anonymous_login_user", Setting::AnonymousUser),
+    ("anonymous_login_pass", Setting::AnonymousPass),
+    ("default_queue_type", Setting::DefaultQueueType),
+    ("quorum_queue.property_equivalence.relaxed_checks_on_redeclaration", Setting::RelaxedQuorumRedeclare),
+    ("connection_max", Setting::ConnectionMax),
+    ("max_connections", Setting::ConnectionMax),
+    ("channel_max_per_node", Setting::ChannelMaxPerNode),
+    ("consumer_max_per_channel", Setting::ConsumerMaxPerChannel),
+    ("cluster_queue_limit", Setting::QueueLimit),
+    ("cluster_exchange_limit", Setting::ExchangeLimit),
+    ("vhost_max", Setting::VhostMax),
+    ("default_limits.vhosts.$id.pattern", Setting::DefaultLimitsPattern),
+    ("default_limits.vhosts.$id.max_connections", Setting::DefaultLimitsConnections),
+    ("default_limits.vhosts.$id.max_queues", Setting::DefaultLimitsQueues),
+    ("leveret.vhosts.$name.compat", Setting::VhostCompat),
+    ("leveret.vhosts.$name.default_queue_type", Setting::VhostQueueType),
 ];
 
 /// A config in the making.
@@ -99,6 +132,10 @@ pub(super) struct Draft {
     user_tags: Option<BTreeMap<String, bool>>,
     loopback_users: Option<BTreeMap<String, bool>>,
     no_loopback_users: bool,
+    anonymous_user: Option<String>,
+    anonymous_pass: Secret,
+    /// By id, whose order is that in which patterns are tried.
+    default_limits: BTreeMap<String, DefaultLimits>,
 }
 
 impl Draft {
@@ -126,6 +163,12 @@ impl Draft {
             default_permissions: Permissions { configure: all(), write: all(), read: all() },
             default_user_tags: vec!["administrator".to_owned()],
             loopback_users: vec!["guest".to_owned()],
+            anonymous_login: None,
+            default_queue_type: QueueType::Classic,
+            relaxed_quorum_redeclare: false,
+            limits: NodeLimits::default(),
+            default_limits: Vec::new(),
+            vhosts: BTreeMap::new(),
             warnings: Vec::new(),
         };
         Self {
@@ -138,6 +181,9 @@ impl Draft {
             user_tags: None,
             loopback_users: None,
             no_loopback_users: false,
+            anonymous_user: None,
+            anonymous_pass: Secret::new("guest"),
+            default_limits: BTreeMap::new(),
         }
     }
 
@@ -200,8 +246,43 @@ impl Draft {
                 self.loopback_users.get_or_insert_default().insert(word.to_owned(), values::boolean(text)?);
             }
             Setting::LogConsoleLevel => config.log = values::console_level(text)?.to_owned(),
+            Setting::AnonymousUser => {
+                self.anonymous_user = (text != "none").then(|| values::not_empty(text)).transpose()?;
+            }
+            Setting::AnonymousPass => self.anonymous_pass = Secret::new(values::not_empty(text)?),
+            Setting::DefaultQueueType => config.default_queue_type = values::queue_type(text)?,
+            Setting::RelaxedQuorumRedeclare => config.relaxed_quorum_redeclare = values::boolean(text)?,
+            Setting::ConnectionMax => config.limits.connections = values::limit(text, 0..=u64::MAX)?,
+            Setting::ChannelMaxPerNode => config.limits.channels = values::limit(text, 1..=u64::MAX)?,
+            Setting::ConsumerMaxPerChannel => {
+                config.limits.consumers_per_channel = values::limit(text, 1..=u32::MAX)?;
+            }
+            Setting::QueueLimit => config.limits.queues = values::limit(text, 1..=u64::MAX)?,
+            Setting::ExchangeLimit => config.limits.exchanges = values::limit(text, 0..=u64::MAX)?,
+            Setting::VhostMax => config.limits.vhosts = values::limit(text, 0..=u64::MAX)?,
+            Setting::DefaultLimitsPattern => self.default_limits_of(word).pattern = values::pattern(text)?,
+            Setting::DefaultLimitsConnections => {
+                self.default_limits_of(word).limits.max_connections = Some(values::vhost_limit(text)?);
+            }
+            Setting::DefaultLimitsQueues => {
+                self.default_limits_of(word).limits.max_queues = Some(values::vhost_limit(text)?);
+            }
+            Setting::VhostCompat => {
+                config.vhosts.entry(word.to_owned()).or_default().profile = Some(values::profile(text)?);
+            }
+            Setting::VhostQueueType => {
+                let queue_type = values::queue_type(text)?;
+                config.vhosts.entry(word.to_owned()).or_default().default_queue_type = Some(queue_type);
+            }
         }
         Ok(())
+    }
+
+    fn default_limits_of(&mut self, id: &str) -> &mut DefaultLimits {
+        // RabbitMQ takes a missing pattern for one that matches all.
+        let all = || Pattern::new(".*").expect("a valid pattern");
+        let new = || DefaultLimits { pattern: all(), limits: VhostLimits::default() };
+        self.default_limits.entry(id.to_owned()).or_insert_with(new)
     }
 
     /// `--bind` and `--port`, and their variables, rule over all listeners of the file.
@@ -288,7 +369,7 @@ impl Draft {
                 self.config.warnings.push(format!("{place}: {key}: {advice}"));
             }
             none |= setting == Setting::NoListener;
-            let shown = if setting == Setting::DefaultPass { "…" } else { &value };
+            let shown = if matches!(setting, Setting::DefaultPass | Setting::AnonymousPass) { "…" } else { &value };
             let word = word.replace("\\.", ".");
             file::interpolate(&value, env)
                 .and_then(|value| self.set(setting, &word, OsStr::new(&value)))
@@ -338,6 +419,8 @@ impl Draft {
         if self.no_loopback_users {
             config.loopback_users.clear();
         }
+        config.anonymous_login = self.anonymous_user.map(|user| (user, self.anonymous_pass));
+        config.default_limits = self.default_limits.into_values().collect();
         Ok(config)
     }
 }

@@ -1,5 +1,7 @@
 //! Settings from all their sources, and every way to get them wrong.
 
+mod limits;
+
 use super::settings::OPTIONS;
 use super::*;
 use crate::auth::Pattern;
@@ -72,6 +74,10 @@ fn without_settings_everything_has_its_default() {
     assert_eq!([configure, write, read].map(Pattern::source), [".*"; 3]);
     assert_eq!(config.default_user_tags, ["administrator"]);
     assert_eq!(config.loopback_users, ["guest"]);
+    assert_eq!(config.anonymous_login, None);
+    assert_eq!((config.default_queue_type, config.relaxed_quorum_redeclare), (QueueType::Classic, false));
+    assert_eq!(config.limits, NodeLimits::default());
+    assert!(config.default_limits.is_empty() && config.vhosts.is_empty());
     assert_eq!(config.warnings, [""; 0]);
     assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
 }
@@ -370,6 +376,21 @@ fn file_errors_name_file_line_key_and_what_was_expected() {
             "default_permissions.read = (",
             "default_permissions.read = (: expected a regular expression (pattern '(': unclosed group)",
         ),
+        ("default_queue_type = paper", "default_queue_type = paper: expected classic, quorum or stream"),
+        (
+            "channel_max_per_node = 0",
+            "channel_max_per_node = 0: expected a number, 1 or more, or infinity for no limit",
+        ),
+        ("max_connections = -1", "max_connections = -1: expected a number, 0 or more, or infinity for no limit"),
+        (
+            "default_limits.vhosts.1.max_queues = 0",
+            "default_limits.vhosts.1.max_queues = 0: expected a number, 1 or more",
+        ),
+        (
+            "leveret.vhosts.a.compat = 5",
+            "leveret.vhosts.a.compat = 5: expected one of 3.13, 4.0, 4.1, 4.2, 4.3",
+        ),
+        ("anonymous_login_pass = ''", "anonymous_login_pass = …: expected a text that is not empty"),
         (
             "log.console.level = loud",
             "log.console.level = loud: expected one of debug, info, notice, warning, error, critical, alert, \

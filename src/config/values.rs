@@ -1,5 +1,6 @@
 //! The values that settings take: each function reads one kind, or says what was expected instead.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{LogFormat, MESSAGE_SIZE_MAX};
 use crate::auth::Pattern;
+use crate::model::arguments::QueueType;
 use crate::model::profile::Profile;
 use crate::storage::Fsync;
 
@@ -57,6 +59,27 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, Expected> {
 
 pub(super) fn profile(text: &str) -> Result<Profile, Expected> {
     Profile::parse(text).ok_or_else(|| format!("one of {}", Profile::ALL.map(Profile::as_str).join(", ")))
+}
+
+pub(super) fn queue_type(text: &str) -> Result<QueueType, Expected> {
+    QueueType::parse(text).ok_or_else(|| "classic, quorum or stream".to_owned())
+}
+
+/// The most there may be of something; `None` for any number.
+pub(super) fn limit<N>(text: &str, range: RangeInclusive<N>) -> Result<Option<N>, Expected>
+where
+    N: FromStr + PartialOrd + fmt::Display,
+{
+    if text == "infinity" {
+        return Ok(None);
+    }
+    let expected = format!("a number, {} or more, or infinity for no limit", range.start());
+    number(text, range, &expected).map(Some)
+}
+
+/// A limit that a new vhost gets.
+pub(super) fn vhost_limit(text: &str) -> Result<i64, Expected> {
+    number(text, 1..=i64::MAX, "a number, 1 or more")
 }
 
 pub(super) fn port(text: &str) -> Result<u16, Expected> {
