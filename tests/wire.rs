@@ -16,6 +16,8 @@ mod bindings;
 mod channels;
 #[path = "wire/closing.rs"]
 mod closing;
+#[path = "wire/consume.rs"]
+mod consume;
 #[path = "wire/content.rs"]
 mod content;
 #[path = "wire/exchanges.rs"]
@@ -26,6 +28,8 @@ mod frames;
 mod handshake;
 #[path = "wire/methods.rs"]
 mod methods;
+#[path = "wire/publish.rs"]
+mod publish;
 #[path = "wire/queue_arguments.rs"]
 mod queue_arguments;
 #[path = "wire/queues.rs"]
@@ -36,3 +40,5 @@ mod s12_stream_consumers;
 mod s12_streams;
 #[path = "wire/routing.rs"]
 mod routing;
+#[path = "wire/settle.rs"]
+mod settle;
