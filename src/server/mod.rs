@@ -4,6 +4,7 @@ mod boot;
 mod clock;
 mod connection;
 mod listener;
+mod recovery;
 mod shard;
 mod store_thread;
 

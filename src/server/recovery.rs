@@ -1,0 +1,242 @@
+//! From what the store holds, or from nothing, to brokers that can be put into service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+
+use super::boot::StartError;
+use super::clock::Clock;
+use super::shard::Shard;
+use super::store_thread::StoreSignal;
+use super::{ByUserAndVhost, Directory};
+use crate::auth::{PasswordHash, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
+use crate::config::Config;
+use crate::model::broker::{Broker, Settings};
+use crate::model::ids::Holder;
+use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered};
+use crate::model::timer::Millis;
+use crate::storage::Store;
+
+/// A recovery that takes longer says how far it is.
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
+
+/// What is known so far of a broker that is starting.
+pub(super) struct Boot<'a> {
+    config: &'a Config,
+    clock: Clock,
+    now: Millis,
+    users: UserDirectory,
+    permissions: ByUserAndVhost<Permissions>,
+    topic_permissions: ByUserAndVhost<TopicPermissions>,
+    brokers: BTreeMap<Name, Broker>,
+    /// Number of the last vhost: each has its own range of queue ids in the store.
+    vhost_number: u64,
+}
+
+/// Queue ids of one vhost: 2^40 of them.
+const QUEUE_ID_BITS: u32 = 40;
+
+impl<'a> Boot<'a> {
+    pub(super) fn new(config: &'a Config, clock: Clock) -> Self {
+        Self {
+            config,
+            clock,
+            now: clock.now(),
+            users: UserDirectory::new(),
+            permissions: DashMap::new(),
+            topic_permissions: DashMap::new(),
+            brokers: BTreeMap::new(),
+            vhost_number: 0,
+        }
+    }
+
+    pub(super) fn recover(&mut self, store: &mut dyn Store) -> Result<(), StartError> {
+        let started = Instant::now();
+        let mut progress = Progress { said: started, messages: 0 };
+        let mut holders: Option<BTreeMap<u64, (Name, Holder)>> = None;
+        let mut messages = Vec::new();
+        let mut failure = None;
+        let recovery = store.recover(&mut |item| {
+            if failure.is_some() {
+                return;
+            }
+            let result = match item {
+                Recovered::Definition { key, value } => self.recover_definition(&key, &value),
+                Recovered::Message { queue, seq, record, body, delivered } => {
+                    let holders = holders.get_or_insert_with(|| self.stored_holders());
+                    progress.count();
+                    self.recover_message(holders, queue, seq, &record, body, delivered, &mut messages)
+                }
+            };
+            failure = result.err();
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        for broker in self.brokers.values_mut() {
+            broker.skip_sequences(recovery.next_sequence);
+        }
+        if !recovery.clean {
+            // Nobody knows which of them were delivered: rather too many are marked than too few (§16).
+            for (vhost, queue, seq) in messages {
+                if let Some(broker) = self.brokers.get_mut(&vhost) {
+                    broker.mark_redelivered(queue, seq);
+                }
+            }
+        }
+        if recovery.definitions > 0 {
+            tracing::info!(
+                definitions = recovery.definitions,
+                messages = recovery.messages,
+                clean_stop = recovery.clean,
+                cut_bytes = recovery.cut_bytes,
+                took_ms = started.elapsed().as_millis() as u64,
+                "data folder recovered"
+            );
+        }
+        Ok(())
+    }
+
+    fn recover_definition(&mut self, key: &DefinitionKey, value: &Bytes) -> Result<(), StartError> {
+        let name = String::from_utf8_lossy(&key.name).into_owned();
+        let record = |reason: String| StartError::Record { kind: key.kind, name: name.clone(), reason };
+        match key.kind {
+            DefinitionKind::Vhost => {
+                let number: [u8; 8] = value.as_ref().try_into().map_err(|_| record("it has no number".to_owned()))?;
+                self.add_vhost(Name::from(name.as_str()), u64::from_be_bytes(number));
+            }
+            DefinitionKind::User => {
+                let user = User::decode(Name::from(name.as_str()), value).map_err(|error| record(error.to_string()))?;
+                self.users.add(user);
+            }
+            DefinitionKind::Permission => {
+                let permissions = Permissions::decode(value).map_err(|error| record(error.to_string()))?;
+                self.permissions.insert((Name::from(name.as_str()), key.vhost.clone()), Arc::new(permissions));
+            }
+            DefinitionKind::TopicPermission => {
+                let (user, vhost) = (Name::from(name.as_str()), key.vhost.clone());
+                let permissions = TopicPermissions::decode(user.clone(), vhost.clone(), value)
+                    .map_err(|error| record(error.to_string()))?;
+                self.topic_permissions.insert((user, vhost), Arc::new(permissions));
+            }
+            _ => match self.brokers.get_mut(&key.vhost) {
+                Some(broker) => broker.recover_definition(key, value, self.now)?,
+                None => return Err(record(format!("its vhost '{}' is missing", key.vhost))),
+            },
+        }
+        Ok(())
+    }
+
+    fn stored_holders(&self) -> BTreeMap<u64, (Name, Holder)> {
+        let all = self.brokers.iter();
+        all.flat_map(|(vhost, broker)| broker.stored_holders().map(|(id, key)| (id, (vhost.clone(), key)))).collect()
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a recovered message
+    fn recover_message(
+        &mut self,
+        holders: &BTreeMap<u64, (Name, Holder)>,
+        queue: u64,
+        seq: u64,
+        record: &[u8],
+        body: Option<Bytes>,
+        delivered: u32,
+        undelivered: &mut Vec<(Name, Holder, u64)>,
+    ) -> Result<(), StartError> {
+        let Some((vhost, key)) = holders.get(&queue) else {
+            return Err(StartError::Message { queue, seq });
+        };
+        let broker = self.brokers.get_mut(vhost);
+        if !broker.is_some_and(|broker| broker.recover_message(*key, seq, record, body, delivered)) {
+            return Err(StartError::Message { queue, seq });
+        }
+        if delivered == 0 {
+            undelivered.push((vhost.clone(), *key, seq));
+        }
+        Ok(())
+    }
+
+    fn add_vhost(&mut self, name: Name, number: u64) {
+        let settings = Settings {
+            profile: self.config.profile,
+            lint_against: self.config.compat_lint,
+            consumer_timeout_ms: self.config.consumer_timeout.map(|timeout| timeout.as_millis() as u64),
+            max_message_size: self.config.max_message_size,
+            consumers_per_channel_max: None,
+            persistent: self.config.data_dir.is_some(),
+            ..Settings::default()
+        };
+        self.vhost_number = self.vhost_number.max(number);
+        let broker = Broker::new(name.clone(), settings, number << QUEUE_ID_BITS, seed());
+        self.brokers.insert(name, broker);
+    }
+
+    /// Makes what an empty folder lacks, and puts the vhosts into service.
+    pub(super) fn finish(
+        mut self,
+        directory: &Directory,
+        signal: Option<&Arc<StoreSignal>>,
+    ) -> (UserDirectory, ByUserAndVhost<Permissions>, ByUserAndVhost<TopicPermissions>) {
+        if self.brokers.is_empty() {
+            self.make_defaults(signal);
+        }
+        for (_, mut broker) in std::mem::take(&mut self.brokers) {
+            broker.recovered(self.now);
+            directory.add(Arc::new(Shard::new(broker, self.clock, signal.cloned())));
+        }
+        (self.users, self.permissions, self.topic_permissions)
+    }
+
+    fn make_defaults(&mut self, signal: Option<&Arc<StoreSignal>>) {
+        let config = self.config;
+        let vhost = Name::from(config.default_vhost.as_str());
+        let number = self.vhost_number + 1;
+        self.add_vhost(vhost.clone(), number);
+        let mut salt = [0; 4];
+        salt.copy_from_slice(&seed()[..4]);
+        let user = User {
+            name: Name::from(config.default_user.as_str()),
+            password: Some(PasswordHash::new(salt, config.default_pass.expose())),
+            tags: config.default_user_tags.clone(),
+            limits: UserLimits::default(),
+        };
+        let permissions = config.default_permissions.clone();
+        if let Some(signal) = signal {
+            let name = Bytes::copy_from_slice(vhost.as_bytes());
+            let key = DefinitionKey { kind: DefinitionKind::Vhost, vhost: Name::from(""), name };
+            signal.submit(Op::Put { key, value: Bytes::copy_from_slice(&number.to_be_bytes()) });
+            signal.submit(Op::Put { key: User::key(&user.name), value: user.encode() });
+            signal.submit(Op::Put { key: Permissions::key(&user.name, &vhost), value: permissions.encode() });
+        }
+        self.permissions.insert((user.name.clone(), vhost), Arc::new(permissions));
+        self.users.add(user);
+    }
+}
+
+/// Says how far a long recovery is.
+struct Progress {
+    said: Instant,
+    messages: u64,
+}
+
+impl Progress {
+    fn count(&mut self) {
+        self.messages += 1;
+        // A look at the clock per message would cost more than the message.
+        if self.messages.is_multiple_of(4096) && self.said.elapsed() > PROGRESS_AFTER {
+            self.said = Instant::now();
+            tracing::info!(messages = self.messages, "recovering");
+        }
+    }
+}
+
+/// Bytes that nobody can guess, from the operating system.
+fn seed() -> [u8; 32] {
+    use rand_chacha::rand_core::{OsRng, TryRngCore as _};
+    let mut seed = [0; 32];
+    OsRng.try_fill_bytes(&mut seed).expect("the operating system gives random bytes");
+    seed
+}
