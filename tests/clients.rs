@@ -13,6 +13,7 @@ mod support {
 mod clients {
     mod crash;
     mod crowd;
+    mod disk;
     mod harness;
     mod messages;
     mod refusals;
