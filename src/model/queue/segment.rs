@@ -328,7 +328,9 @@ impl Segments {
 
     /// Forgets every message below this sequence.
     pub fn drop_below(&mut self, seq: u64, pool: &mut SegmentPool) {
-        while let Some(segment) = self.list.pop_front_if(|segment| segment.end() <= seq) {
+        while self.list.front().is_some_and(|segment| segment.end() <= seq)
+            && let Some(segment) = self.list.pop_front()
+        {
             pool.give(segment);
         }
         let first = self.first_seq();
