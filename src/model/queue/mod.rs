@@ -289,8 +289,11 @@ impl Queue {
         matches!(self.settings.overflow, Some(Overflow::RejectPublish | Overflow::RejectPublishDlx))
     }
 
-    /// Is the queue over a limit now? (§11.4, drop-head)
+    /// Is the queue over a limit now? (§11.4, drop-head) Never a stream: it has retention.
     pub fn is_over_limit(&self) -> bool {
+        if self.is_stream() {
+            return false;
+        }
         self.settings.max_length.is_some_and(|max| self.ready_count > max)
             || self.settings.max_length_bytes.is_some_and(|max| self.ready_bytes > max)
     }
