@@ -16,10 +16,14 @@ mod bindings;
 mod channels;
 #[path = "wire/closing.rs"]
 mod closing;
+#[path = "wire/confirms.rs"]
+mod confirms;
 #[path = "wire/consume.rs"]
 mod consume;
 #[path = "wire/content.rs"]
 mod content;
+#[path = "wire/dispatch.rs"]
+mod dispatch;
 #[path = "wire/exchanges.rs"]
 mod exchanges;
 #[path = "wire/frames.rs"]
@@ -42,3 +46,5 @@ mod s12_streams;
 mod routing;
 #[path = "wire/settle.rs"]
 mod settle;
+#[path = "wire/tx.rs"]
+mod tx;

@@ -922,10 +922,8 @@ impl Channel {
         let incoming = self.next();
         match incoming.method() {
             Method::BasicAck(ack) => Confirm::Ack { tag: ack.delivery_tag, multiple: ack.multiple },
-            Method::BasicNack(nack) => {
-                assert!(!nack.requeue, "a nack of a publish requeues nothing");
-                Confirm::Nack { tag: nack.delivery_tag, multiple: nack.multiple }
-            }
+            // Its requeue bit means nothing; RabbitMQ sets it.
+            Method::BasicNack(nack) => Confirm::Nack { tag: nack.delivery_tag, multiple: nack.multiple },
             other => panic!("a confirm should come: {other:?}"),
         }
     }

@@ -6,7 +6,7 @@ use leveret_protocol::{basic, confirm, tx};
 use super::{Broker, Finding};
 use super::dead_letter::Reason;
 use crate::model::arguments::QueueType;
-use crate::model::channel::{Confirms, Delivery, Settlement, Tx};
+use crate::model::channel::{Channel, Confirms, Delivery, Settlement, Tx};
 use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, QueueKey};
 use crate::model::timer::{Millis, Timer};
@@ -126,7 +126,12 @@ impl Broker {
         if let Some(consumer) = self.consumers.get_mut(delivery.consumer) {
             consumer.unacked -= 1;
             let done = consumer.unacked == 0;
-            self.offer(delivery.consumer);
+            // Under a limit of the whole channel all its consumers are asked afterwards, each in turn: this one
+            // would take the room for itself every time.
+            let alone = |channel: &Channel| channel.global_prefetch == 0;
+            if !consumer.waiting && self.channels.get(consumer.channel).is_some_and(alone) {
+                self.offer(delivery.consumer);
+            }
             if done && self.queues.get(delivery.queue).is_some_and(|queue| queue.handing_over) {
                 self.finish_hand_over(delivery.queue);
             }
