@@ -71,6 +71,13 @@ fn start(dir: &Path, options: StoreOptions) -> (SledStore, Recovery, Vec<Recover
     (store, recovery, all)
 }
 
+/// Compares what two stores gave, and says where they differ and not all that they gave.
+fn assert_same(found: &[Recovered], expected: &[Recovered]) {
+    let pair = found.iter().zip(expected).find(|(found, expected)| found != expected);
+    assert!(pair.is_none(), "{:#?}", pair.unwrap());
+    assert_eq!(found.len(), expected.len());
+}
+
 fn seqs(all: &[Recovered]) -> Vec<u64> {
     let seq = |found: &Recovered| match found {
         Recovered::Message { seq, .. } => Some(*seq),
@@ -262,7 +269,7 @@ impl World {
         let next = self.store.read(id, first, bytes_max, &mut |found| got.push(found)).unwrap();
         let next_expected = self.maps.read(id, first, bytes_max, &mut |found| expected.push(found)).unwrap();
         // What waits in batches that settle them is live in neither.
-        assert_eq!(got, expected);
+        assert_same(&got, &expected);
         assert_eq!(next, next_expected);
     }
 
@@ -285,7 +292,7 @@ impl World {
         let (recovery, all) = recover(&mut self.store).unwrap();
         let mut maps = self.maps.restarted();
         let (_, expected) = recover(&mut maps).unwrap();
-        assert_eq!(all, expected);
+        assert_same(&all, &expected);
         assert_eq!(recovery.messages as usize, self.live.len());
         assert_eq!(recovery.cut_bytes, 0);
         if clean {
@@ -514,42 +521,55 @@ fn settles_ranges_with_gaps() {
     assert_eq!((recovery.messages, recovery.clean), (0, true));
 }
 
-/// A crash at any moment of a checkpoint: before, between any of its rows, after.
+/// A crash at any moment of a checkpoint: before, between any of its rows, after; while segments are filled,
+/// die and are compacted.
 #[test]
 fn crash_within_a_checkpoint() {
-    let options = StoreOptions { checkpoint_bytes: 40 << 10, segment_bytes: 8 << 10, ..eager() };
-    let dir = temp_dir();
-    let (mut store, ..) = start(dir.path(), options);
-    let mut maps = FaultyMemoryStore::new();
-    let check = |copy: TempDir, maps: &FaultyMemoryStore| {
-        let expected = recover(&mut maps.restarted()).unwrap().1;
-        let (mut store, _, all) = start(copy.path(), options);
-        assert_eq!(all, expected);
-        store.close().unwrap();
-        drop(store);
-        let (_, _, all) = start(copy.path(), options);
-        assert_eq!(all, expected);
-    };
-    for round in 0..60_u64 {
-        let mut batch = Batch::default();
-        for queue in 1..=40 {
-            publish(&mut batch, queue, round + 1, &record(queue, round, 30), None);
-            if round > 3 && queue % 20 != 0 {
-                batch.ops.push(Op::Settle { queue, first: 0, last: round - 3 });
+    // In the first run checkpoints are short and in quiet moments, in the second they take many commits.
+    for (checkpoint_bytes, idle) in [(24 << 10, true), (96 << 10, false)] {
+        let options = StoreOptions { checkpoint_bytes, segment_bytes: 6 << 10, ..eager() };
+        let dir = temp_dir();
+        let (mut store, ..) = start(dir.path(), options);
+        let mut maps = FaultyMemoryStore::new();
+        let check = |store: &SledStore, maps: &FaultyMemoryStore| {
+            let expected = recover(&mut maps.restarted()).unwrap().1;
+            for flush in [false, true] {
+                if flush {
+                    store.flush_index();
+                }
+                let copy = crashed(dir.path());
+                let (mut store, _, all) = start(copy.path(), options);
+                assert_same(&all, &expected);
+                store.close().unwrap();
+                drop(store);
+                let (_, _, all) = start(copy.path(), options);
+                assert_same(&all, &expected);
+            }
+        };
+        for round in 0..120_u64 {
+            let mut batch = Batch::default();
+            for queue in 1..=40 {
+                publish(&mut batch, queue, round + 1, &record(queue, round, 30), None);
+                // One message in twenty stays, each queue's at other times.
+                if round > 3 && (queue + round) % 20 != 0 {
+                    batch.ops.push(Op::Settle { queue, first: round - 3, last: round - 3 });
+                }
+            }
+            batch.ops.push(Op::Put { key: key(&(round % 7).to_string()), value: vec![round as u8].into() });
+            let batches = [batch];
+            store.commit(&batches).unwrap();
+            maps.commit(&batches).unwrap();
+            if round % 2 == 0 {
+                check(&store, &maps);
+            }
+            for _ in 0..3 {
+                if idle && store.maintain().unwrap() && round % 5 == 0 {
+                    check(&store, &maps);
+                }
             }
         }
-        batch.ops.push(Op::Put { key: key(&(round % 7).to_string()), value: vec![round as u8].into() });
-        let batches = [batch];
-        store.commit(&batches).unwrap();
-        maps.commit(&batches).unwrap();
-        check(crashed(dir.path()), &maps);
-        store.flush_index();
-        check(crashed(dir.path()), &maps);
-        while round % 5 == 0 && store.maintain().unwrap() {
-            check(crashed(dir.path()), &maps);
-        }
+        assert!(!segments(dir.path())[0].ends_with("0000000001.log"), "no segment was removed");
     }
-    assert!(!segments(dir.path())[0].ends_with("0000000001.log"), "no segment was removed");
 }
 
 /// Segments that are mostly settled give their space back, and exactly the live messages stay.
@@ -587,10 +607,10 @@ fn compaction_keeps_the_live_messages() {
     assert!(after < 300 << 10, "{after} bytes for 200 messages of 100 bytes and 10 bodies of 3000");
     let expected = recover(&mut maps.restarted()).unwrap().1;
     let (_, _, all) = start(crash.path(), options);
-    assert_eq!(all, expected);
+    assert_same(&all, &expected);
     let crash = crashed(dir.path());
     let (_, _, all) = start(crash.path(), options);
-    assert_eq!(all, expected);
+    assert_same(&all, &expected);
     // And they can be settled wherever they are now.
     store.commit(&[settled(1, 0, u64::MAX), settled(2, 0, 100), settled(3, 0, u64::MAX)]).unwrap();
     store.close().unwrap();

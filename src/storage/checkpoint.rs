@@ -21,9 +21,9 @@ use super::index::{BlockKey, Row};
 use super::log::{Position, segment_path};
 use super::{Fsync, StoreError};
 
-/// A row costs about 6 us: a checkpoint waits until the log has this many bytes for each, so that it costs
-/// little beside the log, up to [`WAIT_MAX`] times the usual length.
-const LOG_BYTES_PER_ROW: u64 = 2 << 10;
+/// A row costs about 6 us: with more rows than this to write, a checkpoint waits for more log in proportion,
+/// so that it costs little beside the log, up to [`WAIT_MAX`] times as much.
+const ROWS_USUAL: u64 = 16 << 10;
 const WAIT_MAX: u64 = 8;
 /// Definitions wait in memory: so many at most.
 const DEFINITIONS_MAX: usize = 64 << 10;
@@ -33,8 +33,8 @@ const DEAD_SEGMENTS_MAX: usize = 4;
 const RETIRE_PART: u64 = 16;
 /// So much of log is read in a millisecond: not worth a checkpoint when the store is closed.
 const REPLAY_BYTES_SMALL: u64 = 256 << 10;
-/// Time for rows in one call while idle.
-const IDLE_SLICE: Duration = Duration::from_millis(2);
+/// Rows get this many times as much time in one call while idle as in a commit.
+const IDLE_SLICES: u32 = 10;
 /// Rows to write between two looks at the clock.
 const ROWS_PER_LOOK: usize = 16;
 
@@ -81,18 +81,18 @@ impl SledStore {
             }
             self.begin_checkpoint();
         }
-        self.step_checkpoint(0, IDLE_SLICE)?;
+        self.step_checkpoint(0, self.options.checkpoint_slice * IDLE_SLICES)?;
         Ok(true)
     }
 
     /// Finishes the running checkpoint, and takes one of everything since unless that is little.
     pub(super) fn checkpoint_at_end(&mut self) -> Result<(), StoreError> {
         while self.checkpoint.is_some() {
-            self.step_checkpoint(usize::MAX, IDLE_SLICE)?;
+            self.step_checkpoint(usize::MAX, Duration::ZERO)?;
         }
         if self.since_checkpoint >= REPLAY_BYTES_SMALL.min(self.options.checkpoint_bytes) {
             self.begin_checkpoint();
-            self.step_checkpoint(usize::MAX, IDLE_SLICE)?;
+            self.step_checkpoint(usize::MAX, Duration::ZERO)?;
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl SledStore {
     fn is_checkpoint_due(&self) -> bool {
         let usual = self.options.checkpoint_bytes;
         let rows = (self.index.dirty_count() + self.definitions.len()) as u64;
-        self.since_checkpoint >= (rows * LOG_BYTES_PER_ROW).clamp(usual, usual.saturating_mul(WAIT_MAX))
+        self.since_checkpoint >= usual.saturating_mul((rows / ROWS_USUAL).clamp(1, WAIT_MAX))
             || self.definitions.len() >= DEFINITIONS_MAX
             || self.index.usages.dead() > DEAD_SEGMENTS_MAX
     }
@@ -170,7 +170,6 @@ impl SledStore {
                 match self.index.row(key, &mut row) {
                     Row::Write => self.tables.put_block(key, &row)?,
                     Row::Remove => self.tables.remove_block(key)?,
-                    Row::Nothing => {}
                 }
                 checkpoint.dirty.pop();
             } else if let Some((key, value)) = checkpoint.definitions.last_key_value() {

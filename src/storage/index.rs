@@ -49,7 +49,6 @@ pub(super) struct Index {
 pub(super) enum Row {
     Write,
     Remove,
-    Nothing,
 }
 
 impl Index {
@@ -215,11 +214,13 @@ impl Index {
     }
 
     /// Says what to do with a dirty block's row, and encodes it if it is to be written.
-    pub fn row(&mut self, key: BlockKey, out: &mut Vec<u8>) -> Row {
-        let (queue, first) = key;
-        let Some(blocks) = self.queues.get_mut(&queue) else { return Row::Nothing };
+    ///
+    /// A block that is gone by now has its row removed at once: the checkpoint that is being written must not
+    /// leave one behind from before its position. (That there may be none costs little.)
+    pub fn row(&mut self, (queue, first): BlockKey, out: &mut Vec<u8>) -> Row {
+        let Some(blocks) = self.queues.get_mut(&queue) else { return Row::Remove };
         let Some(number) = position(blocks, first).filter(|&number| blocks[number].first == first) else {
-            return Row::Nothing;
+            return Row::Remove;
         };
         let block = &mut blocks[number];
         if block.live() > 0 {
@@ -229,11 +230,11 @@ impl Index {
             return Row::Write;
         }
         // Kept only for the next message: time to let it go.
-        let block = blocks.remove(number).expect("the block is there");
+        blocks.remove(number);
         if blocks.is_empty() {
             self.queues.remove(&queue);
         }
-        if block.stored { Row::Remove } else { Row::Nothing }
+        Row::Remove
     }
 }
 
