@@ -68,19 +68,23 @@ impl Unacked {
 
     /// Takes the delivery with this tag, or with `multiple` all up to it (tag 0: all), into `taken`,
     /// in the order of tags (§8.5). Returns false, and takes nothing, if the tag is not outstanding.
+    /// Tags over `sent` are on their way: the client cannot mean them, and they stay.
     #[inline]
-    pub fn take(&mut self, tag: u64, multiple: bool, taken: &mut Vec<Delivery>) -> bool {
-        if multiple && tag == 0 {
-            self.count = 0;
-            taken.extend(self.entries.drain(..).filter(|entry| !entry.settled).map(|entry| entry.delivery));
-            return true;
-        }
-        let Some(index) = self.position(tag) else { return false };
+    pub fn take(&mut self, tag: u64, multiple: bool, sent: u64, taken: &mut Vec<Delivery>) -> bool {
+        let end = match (multiple, tag) {
+            (true, 0) => self.entries.partition_point(|entry| entry.delivery.tag <= sent),
+            _ if tag > sent => return false,
+            _ => match self.position(tag) {
+                Some(index) => index + 1,
+                None => return false,
+            },
+        };
         if multiple {
             let before = taken.len();
-            taken.extend(self.entries.drain(..=index).filter(|entry| !entry.settled).map(|entry| entry.delivery));
+            taken.extend(self.entries.drain(..end).filter(|entry| !entry.settled).map(|entry| entry.delivery));
             self.count -= taken.len() - before;
         } else {
+            let index = end - 1;
             taken.push(self.entries[index].delivery);
             self.entries[index].settled = true;
             self.count -= 1;
@@ -250,6 +254,8 @@ pub struct Channel {
     pub connection: ConnectionKey,
     /// The last delivery tag given out.
     pub delivery_tag: u64,
+    /// The last one that was encoded for the client.
+    pub sent_tag: u64,
     pub unacked: Unacked,
     pub consumers: Vec<ConsumerKey>,
     /// For consumers started from now on; 0: any number.
@@ -287,6 +293,7 @@ impl Channel {
             number,
             connection,
             delivery_tag: 0,
+            sent_tag: 0,
             unacked: Unacked::default(),
             consumers: Vec::new(),
             prefetch: 0,
@@ -311,7 +318,9 @@ impl Channel {
 
     /// Has the channel-wide limit room for one more?
     pub fn has_credit(&self) -> bool {
-        self.global_prefetch == 0 || self.unacked.len() < self.global_prefetch as usize
+        // What a transaction has acked is settled only by its commit.
+        let in_tx = || self.tx.as_ref().map_or(0, |tx| tx.settlements.iter().map(|(_, held)| held.len()).sum());
+        self.global_prefetch == 0 || self.unacked.len() + in_tx() < self.global_prefetch as usize
     }
 }
 
@@ -337,7 +346,7 @@ mod tests {
 
     fn take(unacked: &mut Unacked, tag: u64, multiple: bool) -> Option<Vec<u64>> {
         let mut taken = Vec::new();
-        unacked.take(tag, multiple, &mut taken).then(|| taken.iter().map(|delivery| delivery.tag).collect())
+        unacked.take(tag, multiple, u64::MAX, &mut taken).then(|| taken.iter().map(|delivery| delivery.tag).collect())
     }
 
     /// §8.5: the table of tags.
@@ -369,8 +378,8 @@ mod tests {
     fn s10_rolled_back_deliveries_are_outstanding_again() {
         let mut held = unacked(1..=4);
         let mut taken = Vec::new();
-        held.take(1, false, &mut taken);
-        held.take(3, false, &mut taken);
+        held.take(1, false, u64::MAX, &mut taken);
+        held.take(3, false, u64::MAX, &mut taken);
         held.put_back(taken);
         assert_eq!(take(&mut held, 4, true), Some(vec![1, 2, 3, 4]));
     }

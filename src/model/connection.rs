@@ -87,6 +87,8 @@ pub enum Out {
     /// The next bytes of `encoded`.
     Encoded(usize),
     Delivery(OutDelivery),
+    /// The delivery of this tag is in the encoded bytes that follow.
+    Sent { channel: ChannelKey, tag: u64 },
 }
 
 /// A message assigned to this connection, to be encoded when it is polled.
@@ -151,6 +153,13 @@ impl Connection {
             sent: false,
             idle_checks: 0,
         }
+    }
+
+    pub fn open_channels(&self) -> impl Iterator<Item = ChannelKey> {
+        self.channels.values().filter_map(|slot| match slot {
+            ChannelSlot::Open(channel) => Some(*channel),
+            ChannelSlot::Closing => None,
+        })
     }
 
     /// Queues a method for sending.

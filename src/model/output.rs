@@ -56,6 +56,14 @@ impl Output {
         }
     }
 
+    /// Moves all bytes to the end of `to`.
+    pub fn append_to(&mut self, to: &mut BytesMut) {
+        self.chunks.drain(..).for_each(|chunk| to.extend_from_slice(&chunk));
+        self.chunk_bytes = 0;
+        to.extend_from_slice(&self.tail);
+        self.tail.clear();
+    }
+
     /// Fills `slices` with what comes next; returns how many were filled.
     pub fn slices<'a>(&'a self, slices: &mut [std::io::IoSlice<'a>]) -> usize {
         let mut count = 0;

@@ -102,7 +102,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     tracing::info!(signal = name, "stopping");
     for shard in directory.shards() {
         shard.turn(None, |broker, now| {
-            broker.force_close_all(SHUTDOWN_REASON, now);
+            broker.begin_stop(SHUTDOWN_REASON, now);
         });
     }
     let patience = Instant::now();

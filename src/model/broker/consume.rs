@@ -293,7 +293,7 @@ impl Broker {
             return;
         }
         queue.last_used = now;
-        if queue.auto_delete {
+        if queue.auto_delete && !self.stopping {
             self.delete_queue(key);
         } else {
             self.arm_queue_expiry(key);

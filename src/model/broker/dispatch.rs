@@ -10,7 +10,9 @@ use leveret_protocol::{
 
 use super::Broker;
 use crate::model::channel::Delivery;
-use crate::model::connection::{BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind};
+use crate::model::connection::{
+    BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind,
+};
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::output::Output;
 use crate::model::queue::message::flag;
@@ -247,7 +249,74 @@ impl Broker {
                         connection.encoded = bytes::BytesMut::new();
                     }
                 }
-                Some(Out::Delivery(delivery)) => self.encode_delivery(key, &delivery, out),
+                Some(Out::Delivery(delivery)) => {
+                    self.note_sent(delivery.channel, delivery.tag);
+                    self.encode_delivery(key, &delivery, out);
+                }
+                Some(Out::Sent { channel, tag }) => self.note_sent(channel, tag),
+            }
+        }
+    }
+
+    /// From now on the client can mean this delivery.
+    #[inline]
+    fn note_sent(&mut self, channel: ChannelKey, tag: u64) {
+        if let Some(channel) = self.channels.get_mut(channel) {
+            channel.sent_tag = tag;
+        }
+    }
+
+    /// A queue is about to go: what waits to be sent of it is encoded, for its delivery tags are given out.
+    pub(super) fn encode_all_of_queue(&mut self, queue: QueueKey) {
+        let connections: Vec<ConnectionKey> = self.connections.keys().collect();
+        for connection in connections {
+            self.encode_in_place(connection, |delivery| delivery.queue == queue);
+        }
+    }
+
+    /// The channel is about to end: every basic.get that was accepted gets its reply.
+    pub(super) fn encode_gets(&mut self, channel: ChannelKey) {
+        let connection = self.channels[channel].connection;
+        let get = |delivery: &OutDelivery| delivery.channel == channel && matches!(delivery.kind, OutKind::Get(_));
+        self.encode_in_place(connection, get);
+    }
+
+    /// Encodes the deliveries that are wanted where they stand, and all before them on the same channel, so that
+    /// no delivery tag is left out. The others are left to the poll.
+    fn encode_in_place(&mut self, key: ConnectionKey, wanted: impl Fn(&OutDelivery) -> bool) {
+        let connection = &mut self.connections[key];
+        let mut last_tags: Vec<(ChannelKey, u64)> = Vec::new();
+        for out in connection.outbox.iter().rev() {
+            if let Out::Delivery(delivery) = out
+                && wanted(delivery)
+                && !last_tags.iter().any(|(channel, _)| *channel == delivery.channel)
+            {
+                last_tags.push((delivery.channel, delivery.tag));
+            }
+        }
+        if last_tags.is_empty() {
+            return;
+        }
+        let is_due = |delivery: &OutDelivery| {
+            last_tags.iter().any(|(channel, last)| *channel == delivery.channel && delivery.tag <= *last)
+        };
+        let outbox = std::mem::take(&mut connection.outbox);
+        let mut before = std::mem::take(&mut connection.encoded);
+        let mut output = Output::default();
+        for out in outbox {
+            match out {
+                Out::Encoded(bytes) => {
+                    let bytes = before.split_to(bytes);
+                    self.connections[key].encode(|encoded| encoded.extend_from_slice(&bytes));
+                }
+                Out::Delivery(delivery) if is_due(&delivery) => {
+                    self.encode_delivery(key, &delivery, &mut output);
+                    let connection = &mut self.connections[key];
+                    // In front: no poll may stop between the two.
+                    connection.outbox.push_back(Out::Sent { channel: delivery.channel, tag: delivery.tag });
+                    connection.encode(|encoded| output.append_to(encoded));
+                }
+                other => self.connections[key].outbox.push_back(other),
             }
         }
     }

@@ -55,6 +55,13 @@ impl Broker {
         }
     }
 
+    /// The broker stops: no connection stays, and no queue goes because its last consumer does (§5.8).
+    /// [`Self::prepare_stop`] follows.
+    pub fn begin_stop(&mut self, reason: &str, now: Millis) {
+        self.stopping = true;
+        self.force_close_all(reason, now);
+    }
+
     /// Methods on channel 0 of a running connection.
     pub(super) fn connection_method(
         &mut self,
@@ -65,6 +72,7 @@ impl Broker {
         match method {
             Method::ConnectionClose(_) => {
                 // Exclusive queues are gone before close-ok, so that their names are free (§3.10).
+                self.answer_gets(connection);
                 self.end_channels(connection, now);
                 let state = &mut self.connections[connection];
                 state.send(0, &connection::CloseOk {}.into());
@@ -114,6 +122,7 @@ impl Broker {
             %text,
             "closing connection"
         );
+        self.answer_gets(connection);
         self.end_channels(connection, now);
         let state = &mut self.connections[connection];
         state.state = ConnectionState::Closing;
@@ -128,6 +137,14 @@ impl Broker {
         let wait = if heartbeat_ms == 0 { CLOSE_TIMEOUT_MS } else { heartbeat_ms.min(CLOSE_TIMEOUT_MS) };
         self.timers.arm(now + wait, Timer::CloseConnection(connection));
         self.wake(connection);
+    }
+
+    /// The connection is about to be closed, and its client reads on until then.
+    fn answer_gets(&mut self, connection: ConnectionKey) {
+        let open: Vec<ChannelKey> = self.connections[connection].open_channels().collect();
+        for channel in open {
+            self.encode_gets(channel);
+        }
     }
 
     fn end_channels(&mut self, connection: ConnectionKey, now: Millis) {
@@ -200,6 +217,7 @@ impl Broker {
     pub(super) fn channel_close(&mut self, channel: ChannelKey, now: Millis) {
         let (connection, number) = (self.channels[channel].connection, self.channels[channel].number);
         self.flush_confirms(channel);
+        self.encode_gets(channel);
         self.end_channel(channel, now);
         let state = &mut self.connections[connection];
         state.channels.remove(&number);

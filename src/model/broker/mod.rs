@@ -169,6 +169,7 @@ pub struct Broker {
     stats: BrokerStats,
     lint: lint::Lint,
     shares: limits::Shares,
+    stopping: bool,
 }
 
 impl Broker {
@@ -206,6 +207,7 @@ impl Broker {
             stats: BrokerStats::default(),
             lint: lint::Lint::default(),
             shares,
+            stopping: false,
         };
         broker.declare_predeclared();
         broker
@@ -435,6 +437,7 @@ impl Broker {
     fn close_channel_by_server(&mut self, channel: ChannelKey, code: ReplyCode, text: &str, id: MethodId, now: Millis) {
         let (connection, number) = (self.channels[channel].connection, self.channels[channel].number);
         self.flush_confirms(channel);
+        self.encode_gets(channel);
         self.end_channel(channel, now);
         let state = &mut self.connections[connection];
         state.channels.insert(number, ChannelSlot::Closing);

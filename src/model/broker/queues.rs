@@ -352,6 +352,9 @@ impl Broker {
 
     /// Removes a queue, its messages and bindings, and tells its consumers (§5.6, §13.2).
     pub(super) fn delete_queue(&mut self, key: QueueKey) {
+        if self.queues.get(key).is_some_and(Queue::has_handed_out) {
+            self.encode_all_of_queue(key);
+        }
         let Some(queue) = self.queues.remove(key) else { return };
         self.queues_by_name.remove(&queue.name);
         if let Some(owner) = queue.exclusive_owner.and_then(|owner| self.connections.get_mut(owner)) {

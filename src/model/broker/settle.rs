@@ -45,7 +45,7 @@ impl Broker {
         let mut taken = std::mem::take(&mut self.taken);
         taken.clear();
         let state = &mut self.channels[channel];
-        if !state.unacked.take(tag, multiple, &mut taken) {
+        if !state.unacked.take(tag, multiple, state.sent_tag, &mut taken) {
             self.taken = taken;
             return Err(AmqpError::UnknownDeliveryTag(tag));
         }
@@ -222,7 +222,8 @@ impl Broker {
             return Err(AmqpError::NotImplemented("requeue=false".to_owned()));
         }
         let mut taken = Vec::new();
-        self.channels[channel].unacked.take(0, true, &mut taken);
+        let state = &mut self.channels[channel];
+        state.unacked.take(0, true, state.sent_tag, &mut taken);
         self.settle_deliveries(channel, Settlement::Return, &taken, now);
         if reply {
             self.reply(channel, &basic::RecoverOk {}.into());

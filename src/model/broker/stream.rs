@@ -208,7 +208,7 @@ impl Broker {
     pub(super) fn unsent_is_gone(&mut self, delivery: &OutDelivery) {
         let Some(channel) = self.channels.get_mut(delivery.channel) else { return };
         let mut taken = Vec::new();
-        if channel.unacked.take(delivery.tag, false, &mut taken) {
+        if channel.unacked.take(delivery.tag, false, u64::MAX, &mut taken) {
             if let Some(queue) = self.queues.get_mut(delivery.queue) {
                 queue.unacked_count -= 1;
             }

@@ -197,7 +197,7 @@ impl Broker {
         let tags: Vec<u64> = channel.unacked.iter().filter(late).map(|delivery| delivery.tag).collect();
         let mut taken = Vec::new();
         for tag in tags {
-            channel.unacked.take(tag, false, &mut taken);
+            channel.unacked.take(tag, false, channel.sent_tag, &mut taken);
         }
         self.return_all(&taken, u64::MAX, false, now);
     }

@@ -200,6 +200,11 @@ impl Queue {
         self.ready.sequences(&self.messages)
     }
 
+    /// Are messages unacked or on their way to a client?
+    pub fn has_handed_out(&self) -> bool {
+        self.messages.live_count() > self.ready_count
+    }
+
     /// Bytes of memory held by messages.
     pub fn memory(&self) -> usize {
         self.messages.memory()
@@ -425,8 +430,8 @@ impl Queue {
             return None;
         }
         if self.ready_count == 0 {
-            // Unacked ones may come back with an expiry.
-            self.has_expiring = self.unacked_count > 0;
+            // Those that come back with an expiry set it again.
+            self.has_expiring = false;
             return None;
         }
         if !self.has_levels() {
@@ -452,6 +457,7 @@ impl Queue {
     pub fn requeue(&mut self, seq: u64, redelivered: bool) {
         let Some((record, _)) = self.messages.get(seq) else { return };
         let (body_len, priority) = (record.body_len, record.priority);
+        self.has_expiring |= record.expires_at.is_some();
         if redelivered {
             self.messages.set_redelivered(seq);
         }

@@ -180,6 +180,11 @@ impl Segments {
         self.next_seq = self.next_seq.max(seq);
     }
 
+    /// Messages not settled.
+    pub fn live_count(&self) -> u64 {
+        self.list.iter().map(|segment| u64::from(segment.live)).sum()
+    }
+
     #[inline]
     fn tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
         // After a gap in the sequence the last segment may end before.
