@@ -119,23 +119,54 @@ fn log_bytes(dir: &Path) -> u64 {
 /// One step of random work.
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { queue: u64, gap: u64, len: usize },
+    Publish {
+        queue: u64,
+        gap: u64,
+        len: usize,
+    },
     /// The same body to several queues.
-    FanOut { queues: u64, len: usize },
+    FanOut {
+        queues: u64,
+        len: usize,
+    },
     /// Settles from the `at`-th live message on, `count` sequences.
-    Settle { queue: u64, at: usize, count: u64 },
-    Delivered { queue: u64, at: usize, count: u32 },
-    Drop { queue: u64 },
-    Put { name: u8, len: usize },
-    Remove { name: u8 },
+    Settle {
+        queue: u64,
+        at: usize,
+        count: u64,
+    },
+    Delivered {
+        queue: u64,
+        at: usize,
+        count: u32,
+    },
+    Drop {
+        queue: u64,
+    },
+    Put {
+        name: u8,
+        len: usize,
+    },
+    Remove {
+        name: u8,
+    },
     NextBatch,
     Commit,
     /// The next commit's write, or its sync, fails; then the same batches are tried again.
-    CommitFailing { write: Option<usize> },
+    CommitFailing {
+        write: Option<usize>,
+    },
     Maintain,
-    Read { queue: u64, at: usize, bytes_max: usize },
+    Read {
+        queue: u64,
+        at: usize,
+        bytes_max: usize,
+    },
     /// Not clean: as after a crash, when sled may have written a part of a checkpoint or not.
-    Restart { clean: bool, flush: bool },
+    Restart {
+        clean: bool,
+        flush: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -506,7 +537,9 @@ fn settles_ranges_with_gaps() {
     let published: Vec<u64> = (0..9000).filter(|seq| seq % 3 != 1).collect();
     store.commit(&[messages(7, published.iter().copied(), 10)]).unwrap();
     let mut left = published;
-    for (first, last) in [(0, 2), (5, 5), (4, 9), (100, 5000), (4990, 4999), (8998, 20_000), (50, 40), (30_000, u64::MAX)] {
+    for (first, last) in
+        [(0, 2), (5, 5), (4, 9), (100, 5000), (4990, 4999), (8998, 20_000), (50, 40), (30_000, u64::MAX)]
+    {
         store.commit(&[settled(7, first, last)]).unwrap();
         left.retain(|seq| *seq < first || *seq > last);
     }

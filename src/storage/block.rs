@@ -383,7 +383,8 @@ impl Block {
         let span = self.live == 0 || self.head <= self.last && self.live_at(u32::from(self.head));
         let ordered = self.extents.windows(2).all(|pair| pair[0].first < pair[1].first)
             && self.counts.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let counted = self.live == 0 || self.live_in(u32::from(self.head), u32::from(self.last)) == u32::from(self.live);
+        let counted =
+            self.live == 0 || self.live_in(u32::from(self.head), u32::from(self.last)) == u32::from(self.live);
         let covered = self.extents.iter().enumerate().all(|(number, extent)| {
             let (from, to) = (u32::from(extent.first), self.end_of(number));
             from <= to && self.live_in(from, to) == u32::from(extent.live)

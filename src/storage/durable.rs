@@ -456,9 +456,9 @@ fn claim(dir: &Path) -> Result<File, StoreError> {
     }
     match text.trim().strip_prefix("leveret store, format ").and_then(|version| version.parse::<u32>().ok()) {
         Some(FORMAT_VERSION) => Ok(marker),
-        Some(version) => Err(foreign(format!(
-            "was written by a newer leveret (format {version}, this one knows {FORMAT_VERSION})"
-        ))),
+        Some(version) => {
+            Err(foreign(format!("was written by a newer leveret (format {version}, this one knows {FORMAT_VERSION})")))
+        }
         None => Err(foreign(format!("has a file {MARKER} that is not ours"))),
     }
 }

@@ -143,14 +143,39 @@ pub(super) struct BodyRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
     /// A message; `moved` if it is a copy of one that was already there, made by compaction.
-    Message { queue: u64, seq: u64, moved: bool, record: &'a [u8], body: Option<BodyRef> },
+    Message {
+        queue: u64,
+        seq: u64,
+        moved: bool,
+        record: &'a [u8],
+        body: Option<BodyRef>,
+    },
     /// Bytes that messages refer to.
     Body,
-    Settle { queue: u64, first: u64, last: u64 },
-    Delivered { queue: u64, seq: u64, count: u32 },
-    Drop { queue: u64 },
-    Put { kind: DefinitionKind, vhost: &'a str, name: &'a [u8], value: &'a [u8] },
-    Remove { kind: DefinitionKind, vhost: &'a str, name: &'a [u8] },
+    Settle {
+        queue: u64,
+        first: u64,
+        last: u64,
+    },
+    Delivered {
+        queue: u64,
+        seq: u64,
+        count: u32,
+    },
+    Drop {
+        queue: u64,
+    },
+    Put {
+        kind: DefinitionKind,
+        vhost: &'a str,
+        name: &'a [u8],
+        value: &'a [u8],
+    },
+    Remove {
+        kind: DefinitionKind,
+        vhost: &'a str,
+        name: &'a [u8],
+    },
     /// The store was opened.
     Opened,
     /// The store was closed properly, after everything before.
@@ -214,9 +239,7 @@ impl<'a> Entries<'a> {
                     let (queue, first) = (self.varint()?, self.varint()?);
                     Entry::Settle { queue, first, last: first.checked_add(self.varint()?)? }
                 }
-                TAG_DELIVERED => {
-                    Entry::Delivered { queue: self.varint()?, seq: self.varint()?, count: self.small()? }
-                }
+                TAG_DELIVERED => Entry::Delivered { queue: self.varint()?, seq: self.varint()?, count: self.small()? },
                 TAG_DROP => Entry::Drop { queue: self.varint()? },
                 TAG_PUT => {
                     let kind = DefinitionKind::from_number(self.byte()?)?;
@@ -336,8 +359,7 @@ mod tests {
 
     #[test]
     fn segment_headers_come_back_and_notice_damage() {
-        let header =
-            SegmentHeader { number: 7, salt: 9, prev: 6, prev_end: 1 << 33, next_commit: 12, durable: 11 };
+        let header = SegmentHeader { number: 7, salt: 9, prev: 6, prev_end: 1 << 33, next_commit: 12, durable: 11 };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes), Some(header));
         for at in 0..bytes.len() {

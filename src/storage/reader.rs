@@ -86,9 +86,7 @@ impl Reader {
         for (start, payload) in chunk.frames() {
             let frame = chunk.offset + start as u32;
             for entry in Entries::new(payload) {
-                let entry = entry.map_err(|at| {
-                    malformed(&segment_path(&self.dir, chunk.segment), frame.into(), at)
-                })?;
+                let entry = entry.map_err(|at| malformed(&segment_path(&self.dir, chunk.segment), frame.into(), at))?;
                 if let Entry::Message { queue: of, seq, record, body, .. } = entry
                     && of == queue
                 {

@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use super::StoreError;
 use super::block::Place;
 use super::files::{failed, read_at, remove, sync_dir};
-use super::format::{
-    Entries, Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, SEGMENT_HEADER, SegmentHeader, frame_crc,
-};
+use super::format::{Entries, Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, SEGMENT_HEADER, SegmentHeader, frame_crc};
 use super::log::{Position, segment_numbers, segment_path};
 
 /// What the log's tail held.
@@ -99,7 +97,8 @@ fn chain(dir: &Path, checkpoint: Position) -> Result<Vec<Segment>, StoreError> {
             break;
         }
     }
-    let start = chain.last().map_or(0, |first| if checkpoint.segment == 0 { first.header.prev } else { first.header.number });
+    let start =
+        chain.last().map_or(0, |first| if checkpoint.segment == 0 { first.header.prev } else { first.header.number });
     if start != checkpoint.segment {
         return Err(missing(dir, chain.last().map_or(checkpoint.segment, |first| first.header.prev)));
     }
