@@ -80,6 +80,8 @@ impl Encoder {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_KEPT_MAX);
         self.frames.clear();
+        // Left by a commit that failed half-way.
+        self.bodies.clear();
         self.start = start;
         self.base = start.offset;
         self.ops = 0;
