@@ -28,6 +28,8 @@ pub struct HandshakeLimits {
     pub heartbeat_s: u16,
     /// Largest body that is kept while it arrives.
     pub max_message_size: u64,
+    /// A client may log in without a name (§3.3).
+    pub anonymous: bool,
 }
 
 /// What the shell has to do.
@@ -37,6 +39,8 @@ pub enum Step {
     More,
     /// Check the password, then call [`Handshake::login_accepted`] or [`Handshake::login_refused`].
     Login { user: String, password: String },
+    /// As [`Step::Login`], for whoever a client without a name is.
+    LoginAnonymously,
     /// Find the vhost; answer with [`Handshake::open_refused`], or go on with [`Handshake::into_running`].
     Open { vhost: String },
     /// Write the output, then wait for connection.close-ok for some seconds.
@@ -106,7 +110,7 @@ impl Handshake {
                     out.extend_from_slice(&PROTOCOL_HEADER);
                     return Step::WrongProtocol;
                 }
-                put_method_frame(out, 0, &start(self.limits.profile));
+                put_method_frame(out, 0, &start(self.limits.profile, self.limits.anonymous));
                 self.state = State::Starting;
                 continue;
             }
@@ -171,6 +175,12 @@ impl Handshake {
         let credentials = match start_ok.mechanism {
             "PLAIN" => sasl::plain(start_ok.response),
             "AMQPLAIN" => sasl::amqplain(start_ok.response),
+            "ANONYMOUS" if self.limits.anonymous => {
+                // The response is a trace at best, and means nothing.
+                self.mechanism = start_ok.mechanism.to_owned();
+                self.state = State::LoggingIn;
+                return Step::LoginAnonymously;
+            }
             other => return drop_step(format!("unknown authentication mechanism '{other}'")),
         };
         self.mechanism = start_ok.mechanism.to_owned();
@@ -231,7 +241,7 @@ impl Handshake {
             None
         };
         if let Some(text) = problem {
-            return Some(self.refuse(ReplyCode::NotAllowed, &text, connection::TuneOk::ID, out));
+            return Some(self.refuse(ReplyCode::NotAllowed, &text, connection::Tune::ID, out));
         }
         self.agreed.frame_max = tune_ok.frame_max;
         self.agreed.channel_max = tune_ok.channel_max;
@@ -276,7 +286,7 @@ fn is_supported(header: &[u8; 8]) -> bool {
 }
 
 /// §3.2: connection.start.
-fn start(profile: Profile) -> Method<'static> {
+fn start(profile: Profile, anonymous: bool) -> Method<'static> {
     let capabilities = [
         "publisher_confirms",
         "exchange_exchange_bindings",
@@ -305,7 +315,7 @@ fn start(profile: Profile) -> Method<'static> {
         version_major: 0,
         version_minor: 9,
         server_properties,
-        mechanisms: b"PLAIN AMQPLAIN",
+        mechanisms: if anonymous { b"PLAIN AMQPLAIN ANONYMOUS" } else { b"PLAIN AMQPLAIN" },
         locales: b"en_US",
     }
     .into()

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+use super::admission::Admission;
 use super::clock::Clock;
 use super::recovery::Boot;
 use super::store_thread::{self, StoreSignal};
@@ -35,6 +36,8 @@ pub enum StartError {
     Definition(#[from] RecoveryError),
     #[error("the stored {kind:?} '{name}' cannot be read: {reason}")]
     Record { kind: DefinitionKind, name: String, reason: String },
+    #[error("cannot create vhost '{vhost}': vhost limit of {limit} is reached; raise vhost_max")]
+    TooManyVhosts { vhost: String, limit: u64 },
     #[error("message {seq} of the stored queue {queue} cannot be read; the data folder is damaged")]
     Message { queue: u64, seq: u64 },
     #[error("the operating system refused: {0}")]
@@ -73,7 +76,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         store = Some(Box::new(opened));
     }
     let signal = store.is_some().then(|| Arc::new(StoreSignal::default()));
-    let (users, permissions, topic_permissions) = boot.finish(&directory, signal.as_ref());
+    let (users, permissions, topic_permissions) = boot.finish(&directory, signal.as_ref())?;
     let listeners = listener::bind_all(&config.tcp_listeners)
         .map_err(|(address, reason)| StartError::Listen { address, reason })?;
     let address = listeners.first().and_then(|listener| listener.local_addr().ok());
@@ -81,12 +84,14 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         (Some(store), Some(signal)) => Some(store_thread::spawn(store, signal.clone(), directory.clone())?),
         _ => None,
     };
+    let admission = Admission::new(config.limits.connections);
     let server = Arc::new(Server {
         config,
         directory: directory.clone(),
         users: RwLock::new(users),
         permissions,
         topic_permissions,
+        admission,
     });
     // Before the ready line: whoever reads it may send a signal at once.
     let mut stop = StopSignals::listen()?;

@@ -19,12 +19,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Server;
+use super::admission::{Entry, Seats};
 use super::shard::{Shard, Wakeup};
 use crate::model::connection::{ConnectionInfo, ConnectionState};
 use crate::model::handshake::{Handshake, Step};
 use crate::model::ids::ConnectionKey;
 use crate::model::output::Output;
-use crate::model::quota::Quota;
+use crate::model::quota::Permit;
 use crate::model::record::Name;
 
 /// Bytes read at most in one go.
@@ -50,6 +51,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let name = Name::from(format!("{peer} -> {local}"));
+    let arrival = server.admission.arrive();
     let deadline = Instant::now() + server.config.handshake_timeout;
     let mut input = BytesMut::new();
     let entered = match timeout_at(deadline, shake_hands(&server, &mut stream, &mut input, peer, &name)).await {
@@ -64,7 +66,7 @@ where
             return;
         }
     };
-    let Entered { shard, connection, decoder, wakeup } = entered;
+    let Entered { shard, connection, decoder, wakeup, seats } = entered;
     let mut client = Client {
         stream: &mut stream,
         shard: &shard,
@@ -78,6 +80,7 @@ where
         pending_bytes: 0,
         hold_back: false,
         broken: false,
+        counted: Some((arrival, seats)),
     };
     client.first_turn();
     let result = poll_fn(|context| client.poll(context)).await;
@@ -106,6 +109,7 @@ struct Entered {
     connection: ConnectionKey,
     decoder: Decoder,
     wakeup: Arc<Wakeup>,
+    seats: Seats,
 }
 
 /// From the first byte to the vhost. `None`: it was refused, and told so if it may know.
@@ -126,8 +130,13 @@ where
         let mut consumed = 0;
         let mut step = handshake.advance(input, &mut consumed, &mut out);
         input.advance(consumed);
-        if let Step::Login { user: login, password } = &step {
-            match server.log_in(login, password, peer) {
+        let login = match &step {
+            Step::Login { user, password } => Some(server.log_in(user, password, peer)),
+            Step::LoginAnonymously => Some(server.log_in_anonymously(peer)),
+            _ => None,
+        };
+        if let Some(result) = login {
+            match result {
                 Ok(known) => {
                     user = Some(known);
                     handshake.login_accepted(&mut out);
@@ -146,7 +155,8 @@ where
         if let Step::Open { vhost } = &step {
             let user = user.take().expect("login comes before open");
             match server.enter(vhost, &user) {
-                Ok((shard, permissions, topic_permissions)) => {
+                Ok(entry) => {
+                    let Entry { shard, permissions, topic_permissions, channel_quota, seats } = entry;
                     stream.write_all(&out).await?;
                     let (decoder, agreed) = handshake.into_running();
                     let info = ConnectionInfo {
@@ -158,7 +168,7 @@ where
                         capabilities: agreed.capabilities,
                         frame_max: agreed.frame_max,
                         channel_max: agreed.channel_max,
-                        channel_quota: Quota::new(None),
+                        channel_quota,
                         heartbeat_s: agreed.heartbeat_s,
                     };
                     server.lint_frame_max(&info);
@@ -169,7 +179,7 @@ where
                         shard.add_wakeup(connection, wakeup.clone());
                         connection
                     });
-                    return Ok(Some(Entered { shard, connection, decoder, wakeup }));
+                    return Ok(Some(Entered { shard, connection, decoder, wakeup, seats }));
                 }
                 Err(explanation) => step = handshake.open_refused(&explanation, &mut out),
             }
@@ -202,7 +212,7 @@ where
                 let _ = timeout(SILENT_CLOSE, wait_for_close_ok(stream, &mut handshake, input)).await;
                 return Ok(None);
             }
-            Step::Login { .. } | Step::Open { .. } => unreachable!("answered above"),
+            Step::Login { .. } | Step::LoginAnonymously | Step::Open { .. } => unreachable!("answered above"),
         }
     }
 }
@@ -242,6 +252,8 @@ struct Client<'a, S> {
     hold_back: bool,
     /// The stream cannot be decoded any further; input is thrown away.
     broken: bool,
+    /// It is counted among the connections until it closes.
+    counted: Option<(Permit, Seats)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
@@ -301,6 +313,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
     fn note(&mut self, poll: crate::model::broker::Poll, woken: bool) {
         self.more = poll.more || woken;
         self.state = poll.state;
+        if poll.state != ConnectionState::Running {
+            // Before the client can read of its end, and come again.
+            self.counted = None;
+        }
         self.pending_bytes = poll.pending_bytes;
         self.hold_back = poll.hold_back;
         if poll.hold_back {

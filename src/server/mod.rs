@@ -1,5 +1,6 @@
 //! The shell: sockets, tasks, clock and store round the model. Performs what the model asks for, decides nothing.
 
+mod admission;
 mod boot;
 mod clock;
 mod connection;
@@ -15,6 +16,7 @@ use dashmap::DashMap;
 use parking_lot::RwLock;
 
 pub use self::boot::{StartError, start};
+use self::admission::Admission;
 use self::shard::Shard;
 
 use crate::auth::{AuthFailure, Permissions, TopicPermissions, User, UserDirectory};
@@ -48,9 +50,6 @@ impl Directory {
 
 type ByUserAndVhost<T> = DashMap<(Name, Name), Arc<T>>;
 
-/// A vhost, and what somebody may do there.
-type Entry = (Arc<Shard>, Arc<Permissions>, Option<Arc<TopicPermissions>>);
-
 /// A broker in service.
 pub struct Server {
     config: Config,
@@ -60,6 +59,7 @@ pub struct Server {
     permissions: ByUserAndVhost<Permissions>,
     /// By user, then vhost; most have none.
     topic_permissions: ByUserAndVhost<TopicPermissions>,
+    admission: Admission,
 }
 
 impl Server {
@@ -71,6 +71,7 @@ impl Server {
             channel_max: self.config.channel_max,
             heartbeat_s: self.config.heartbeat_s,
             max_message_size: self.config.max_message_size,
+            anonymous: self.config.anonymous_login.is_some(),
         }
     }
 
@@ -96,16 +97,11 @@ impl Server {
         self.users.read().authenticate(user, password, is_loopback, &self.config.loopback_users)
     }
 
-    /// May the user enter the vhost? The error is the explanation of the 530 (§3.5).
-    fn enter(&self, vhost: &str, user: &User) -> Result<Entry, String> {
-        let Some(shard) = self.directory.get(vhost) else {
-            return Err(format!("vhost {vhost} not found"));
-        };
-        let key = (user.name.clone(), shard.name.clone());
-        let topic_permissions = self.topic_permissions.get(&key).map(|permissions| permissions.clone());
-        match self.permissions.get(&key) {
-            Some(permissions) => Ok((shard, permissions.clone(), topic_permissions)),
-            None => Err(format!("access to vhost '{vhost}' refused for user '{}'", user.name)),
+    /// Logs in whoever the settings say a client without a name is (§3.3).
+    fn log_in_anonymously(&self, peer: SocketAddr) -> Result<Arc<User>, AuthFailure> {
+        match &self.config.anonymous_login {
+            Some((user, password)) => self.log_in(user, password.expose(), peer),
+            None => Err(AuthFailure::InvalidCredentials { user: String::new() }),
         }
     }
 }

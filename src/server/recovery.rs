@@ -12,12 +12,14 @@ use super::clock::Clock;
 use super::shard::Shard;
 use super::store_thread::StoreSignal;
 use super::{ByUserAndVhost, Directory};
-use crate::auth::{PasswordHash, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
+use crate::auth::{PasswordHash, Pattern, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
 use crate::config::Config;
 use crate::model::broker::{Broker, Settings};
 use crate::model::ids::Holder;
+use crate::model::quota::{NodeQuotas, Quota, effective};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered};
 use crate::model::timer::Millis;
+use crate::model::vhost::Vhost;
 use crate::storage::Store;
 
 /// A recovery that takes longer says how far it is.
@@ -32,6 +34,9 @@ pub(super) struct Boot<'a> {
     permissions: ByUserAndVhost<Permissions>,
     topic_permissions: ByUserAndVhost<TopicPermissions>,
     brokers: BTreeMap<Name, Broker>,
+    vhosts: BTreeMap<Name, Vhost>,
+    /// Counts over all vhosts.
+    node: NodeQuotas,
     /// Number of the last vhost: each has its own range of queue ids in the store.
     vhost_number: u64,
 }
@@ -49,6 +54,12 @@ impl<'a> Boot<'a> {
             permissions: DashMap::new(),
             topic_permissions: DashMap::new(),
             brokers: BTreeMap::new(),
+            vhosts: BTreeMap::new(),
+            node: NodeQuotas {
+                channels: Quota::new(config.limits.channels),
+                queues: Quota::new(config.limits.queues),
+                exchanges: Quota::new(config.limits.exchanges),
+            },
             vhost_number: 0,
         }
     }
@@ -105,8 +116,8 @@ impl<'a> Boot<'a> {
         let record = |reason: String| StartError::Record { kind: key.kind, name: name.clone(), reason };
         match key.kind {
             DefinitionKind::Vhost => {
-                let number: [u8; 8] = value.as_ref().try_into().map_err(|_| record("it has no number".to_owned()))?;
-                self.add_vhost(Name::from(name.as_str()), u64::from_be_bytes(number));
+                let vhost = Vhost::decode(Name::from(name.as_str()), value).map_err(|error| record(error.to_string()))?;
+                self.add_vhost(vhost);
             }
             DefinitionKind::User => {
                 let user = User::decode(Name::from(name.as_str()), value).map_err(|error| record(error.to_string()))?;
@@ -159,19 +170,12 @@ impl<'a> Boot<'a> {
         Ok(())
     }
 
-    fn add_vhost(&mut self, name: Name, number: u64) {
-        let settings = Settings {
-            profile: self.config.profile,
-            lint_against: self.config.compat_lint,
-            consumer_timeout_ms: self.config.consumer_timeout.map(|timeout| timeout.as_millis() as u64),
-            max_message_size: self.config.max_message_size,
-            consumers_per_channel_max: None,
-            persistent: self.config.data_dir.is_some(),
-            ..Settings::default()
-        };
-        self.vhost_number = self.vhost_number.max(number);
-        let broker = Broker::new(name.clone(), settings, number << QUEUE_ID_BITS, seed());
-        self.brokers.insert(name, broker);
+    fn add_vhost(&mut self, vhost: Vhost) {
+        self.vhost_number = self.vhost_number.max(vhost.number);
+        let settings = settings(self.config, &vhost, &self.node);
+        let broker = Broker::new(vhost.name.clone(), settings, vhost.number << QUEUE_ID_BITS, seed());
+        self.brokers.insert(vhost.name.clone(), broker);
+        self.vhosts.insert(vhost.name.clone(), vhost);
     }
 
     /// Makes what an empty folder lacks, and puts the vhosts into service.
@@ -179,22 +183,27 @@ impl<'a> Boot<'a> {
         mut self,
         directory: &Directory,
         signal: Option<&Arc<StoreSignal>>,
-    ) -> (UserDirectory, ByUserAndVhost<Permissions>, ByUserAndVhost<TopicPermissions>) {
+    ) -> Result<(UserDirectory, ByUserAndVhost<Permissions>, ByUserAndVhost<TopicPermissions>), StartError> {
+        let keep = |key: DefinitionKey, value: Bytes| {
+            if let Some(signal) = signal {
+                signal.submit(Op::Put { key, value });
+            }
+        };
         if self.brokers.is_empty() {
-            self.make_defaults(signal);
+            self.make_defaults(&keep)?;
         }
-        for (_, mut broker) in std::mem::take(&mut self.brokers) {
+        self.make_named_vhosts(&keep)?;
+        for (name, mut broker) in std::mem::take(&mut self.brokers) {
             broker.recovered(self.now);
-            directory.add(Arc::new(Shard::new(broker, self.clock, signal.cloned())));
+            let vhost = self.vhosts.remove(&name).expect("each broker has its vhost");
+            directory.add(Arc::new(Shard::new(&vhost, broker, self.clock, signal.cloned())));
         }
-        (self.users, self.permissions, self.topic_permissions)
+        Ok((self.users, self.permissions, self.topic_permissions))
     }
 
-    fn make_defaults(&mut self, signal: Option<&Arc<StoreSignal>>) {
+    fn make_defaults(&mut self, keep: &impl Fn(DefinitionKey, Bytes)) -> Result<(), StartError> {
         let config = self.config;
-        let vhost = Name::from(config.default_vhost.as_str());
-        let number = self.vhost_number + 1;
-        self.add_vhost(vhost.clone(), number);
+        let vhost = self.make_vhost(&config.default_vhost, "Default virtual host", keep)?;
         let mut salt = [0; 4];
         salt.copy_from_slice(&seed()[..4]);
         let user = User {
@@ -203,16 +212,78 @@ impl<'a> Boot<'a> {
             tags: config.default_user_tags.clone(),
             limits: UserLimits::default(),
         };
-        let permissions = config.default_permissions.clone();
-        if let Some(signal) = signal {
-            let name = Bytes::copy_from_slice(vhost.as_bytes());
-            let key = DefinitionKey { kind: DefinitionKind::Vhost, vhost: Name::from(""), name };
-            signal.submit(Op::Put { key, value: Bytes::copy_from_slice(&number.to_be_bytes()) });
-            signal.submit(Op::Put { key: User::key(&user.name), value: user.encode() });
-            signal.submit(Op::Put { key: Permissions::key(&user.name, &vhost), value: permissions.encode() });
-        }
-        self.permissions.insert((user.name.clone(), vhost), Arc::new(permissions));
+        keep(User::key(&user.name), user.encode());
+        self.permit(user.name.clone(), vhost, config.default_permissions.clone(), keep);
         self.users.add(user);
+        Ok(())
+    }
+
+    /// The vhosts that the settings name and the folder lacks. The default user may do anything there.
+    fn make_named_vhosts(&mut self, keep: &impl Fn(DefinitionKey, Bytes)) -> Result<(), StartError> {
+        let config = self.config;
+        for name in config.vhosts.keys() {
+            if self.brokers.contains_key(name.as_str()) {
+                continue;
+            }
+            let vhost = self.make_vhost(name, "", keep)?;
+            tracing::info!(%vhost, "vhost created, because the settings name it");
+            match self.users.get(&config.default_user) {
+                Some(user) => {
+                    let all = || Pattern::new(".*").expect("a valid pattern");
+                    let permissions = Permissions { configure: all(), write: all(), read: all() };
+                    self.permit(user.name.clone(), vhost, permissions, keep);
+                }
+                None => tracing::warn!(%vhost, "nobody may enter the new vhost: there is no default user"),
+            }
+        }
+        Ok(())
+    }
+
+    fn make_vhost(
+        &mut self,
+        name: &str,
+        description: &str,
+        keep: &impl Fn(DefinitionKey, Bytes),
+    ) -> Result<Name, StartError> {
+        let config = self.config;
+        if let Some(limit) = config.limits.vhosts
+            && self.brokers.len() as u64 >= limit
+        {
+            return Err(StartError::TooManyVhosts { vhost: name.to_owned(), limit });
+        }
+        let name = Name::from(name);
+        let vhost = Vhost {
+            description: description.to_owned(),
+            limits: config.default_limits_of(&name),
+            ..Vhost::new(name.clone(), self.vhost_number + 1)
+        };
+        keep(Vhost::key(&name), vhost.encode());
+        self.add_vhost(vhost);
+        Ok(name)
+    }
+
+    fn permit(&self, user: Name, vhost: Name, permissions: Permissions, keep: &impl Fn(DefinitionKey, Bytes)) {
+        keep(Permissions::key(&user, &vhost), permissions.encode());
+        self.permissions.insert((user, vhost), Arc::new(permissions));
+    }
+}
+
+/// What the broker of a vhost is told: what is set for this vhost alone, else what it has stored, else what is
+/// set for the node.
+fn settings(config: &Config, vhost: &Vhost, node: &NodeQuotas) -> Settings {
+    let options = config.vhosts.get(&*vhost.name).copied().unwrap_or_default();
+    let queue_type = options.default_queue_type.or(vhost.default_queue_type);
+    Settings {
+        profile: options.profile.or(vhost.profile).unwrap_or(config.profile),
+        lint_against: config.compat_lint,
+        consumer_timeout_ms: config.consumer_timeout.map(|timeout| timeout.as_millis() as u64),
+        max_message_size: config.max_message_size,
+        consumers_per_channel_max: config.limits.consumers_per_channel,
+        persistent: config.data_dir.is_some(),
+        default_queue_type: queue_type.unwrap_or(config.default_queue_type),
+        queues_max: effective(vhost.limits.max_queues),
+        relaxed_quorum_redeclare: config.relaxed_quorum_redeclare,
+        node: node.clone(),
     }
 }
 

@@ -17,8 +17,10 @@ use super::clock::Clock;
 use super::store_thread::StoreSignal;
 use crate::model::broker::{Broker, Effects};
 use crate::model::ids::ConnectionKey;
+use crate::model::quota::{Quota, effective};
 use crate::model::record::{Batch, Name};
 use crate::model::timer::Millis;
+use crate::model::vhost::Vhost;
 
 /// Lets a connection's task be woken from anywhere.
 #[derive(Debug, Default)]
@@ -48,6 +50,8 @@ impl Wakeup {
 /// A vhost in service.
 pub struct Shard {
     pub name: Name,
+    /// Connections that have entered, and how many may.
+    pub connections: Arc<Quota>,
     broker: Mutex<Broker>,
     wakeups: DashMap<ConnectionKey, Arc<Wakeup>>,
     /// What the timer task sleeps for; `Millis::MAX`: nothing.
@@ -61,9 +65,10 @@ pub struct Shard {
 
 impl Shard {
     /// `store`: whom to tell that there is something to commit; `None` when nothing is kept.
-    pub fn new(broker: Broker, clock: Clock, store: Option<Arc<StoreSignal>>) -> Self {
+    pub fn new(vhost: &Vhost, broker: Broker, clock: Clock, store: Option<Arc<StoreSignal>>) -> Self {
         Self {
-            name: broker.vhost().clone(),
+            name: vhost.name.clone(),
+            connections: Quota::new(effective(vhost.limits.max_connections)),
             broker: Mutex::new(broker),
             wakeups: DashMap::new(),
             armed: AtomicU64::new(Millis::MAX),
