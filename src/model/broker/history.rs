@@ -188,7 +188,10 @@ mod tests {
     fn s7_the_history_goes_with_its_exchange() {
         let mut rig = rig(None);
         rig.publish("h", "", "m");
+        let key = rig.broker.topology().find("h").unwrap();
+        assert_eq!(rig.broker.history_len(key), 1);
         rig.send(exchange::Delete { exchange: "h", if_unused: false, no_wait: true }.into());
+        assert_eq!(rig.broker.history_len(key), 0);
         declare(&mut rig, "h", "x-recent-history", FieldTable::new());
         bind(&mut rig, "q", "h", "");
         assert_eq!(rig.bodies("q").len(), 0);

@@ -372,6 +372,22 @@ fn s16_a_message_due_before_it_was_stored_is_stored_in_its_queue_only() {
 }
 
 #[test]
+fn s16_sequences_are_not_given_out_again_after_a_restart() {
+    let (mut rig, mut store) = (rig(), FaultyMemoryStore::new());
+    let mut last = None;
+    for body in ["1", "2"] {
+        publish(&mut rig, "nowhere", &persistent(50), body);
+        let batch = commit(&mut rig, &mut store);
+        let seq = batch.ops.iter().find_map(|op| if let Op::Publish { seq, .. } = op { Some(*seq) } else { None });
+        assert!(seq > last, "{seq:?} after {last:?}");
+        last = seq;
+        rig.wait(50);
+        commit(&mut rig, &mut store);
+        rig = restarted(rig, &mut store, 0);
+    }
+}
+
+#[test]
 fn s16_a_transient_exchange_keeps_nothing_on_disk() {
     let mut rig = rig();
     rig.send(exchange::Delete { exchange: "d", if_unused: false, no_wait: true }.into());
