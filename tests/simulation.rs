@@ -1,0 +1,48 @@
+//! The broker model under simulation: scenarios written by hand, and random scripts with invariants.
+
+mod support {
+    pub mod sim;
+    pub mod sim_books;
+    pub mod sim_client;
+    pub mod sim_random;
+    pub mod sim_run;
+    mod sim_scenarios;
+    pub mod sim_script;
+    pub mod sim_store;
+}
+
+use std::time::Duration;
+
+use support::sim::Sim;
+use support::sim_random::{Generator, Kind};
+use support::sim_run::{Player, run_seeds};
+
+struct Simulation {
+    sim: Sim,
+    generator: Generator,
+}
+
+impl Player for Simulation {
+    fn new(seed: u64) -> Self {
+        Self { sim: Sim::new(seed), generator: Generator::new(seed, Kind::Simulation) }
+    }
+
+    fn next_line(&mut self) -> String {
+        self.generator.line(&self.sim)
+    }
+
+    fn play(&mut self, line: &str) {
+        self.sim.step(line);
+    }
+
+    fn end(&mut self) {
+        self.sim.step("time 1");
+        self.sim.check();
+    }
+}
+
+/// Everything at once, and invariants after every step.
+#[test]
+fn random_scripts_keep_the_invariants() {
+    run_seeds::<Simulation>("simulation", 0..60, Duration::from_secs(4));
+}
