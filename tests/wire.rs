@@ -22,14 +22,20 @@ mod confirms;
 mod consume;
 #[path = "wire/content.rs"]
 mod content;
+#[path = "wire/dead_letter.rs"]
+mod dead_letter;
 #[path = "wire/dispatch.rs"]
 mod dispatch;
 #[path = "wire/exchanges.rs"]
 mod exchanges;
+#[path = "wire/expiry.rs"]
+mod expiry;
 #[path = "wire/frames.rs"]
 mod frames;
 #[path = "wire/handshake.rs"]
 mod handshake;
+#[path = "wire/limits.rs"]
+mod limits;
 #[path = "wire/methods.rs"]
 mod methods;
 #[path = "wire/publish.rs"]
@@ -42,10 +48,14 @@ mod queues;
 mod s12_stream_consumers;
 #[path = "wire/s12_streams.rs"]
 mod s12_streams;
+#[path = "wire/reply_to.rs"]
+mod reply_to;
 #[path = "wire/routing.rs"]
 mod routing;
 #[path = "wire/s7_plugin_exchanges.rs"]
 mod s7_plugin_exchanges;
+#[path = "wire/s14_limits.rs"]
+mod s14_limits;
 #[path = "wire/settle.rs"]
 mod settle;
 #[path = "wire/tx.rs"]

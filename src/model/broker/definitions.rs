@@ -12,6 +12,7 @@ use crate::model::arguments;
 use crate::model::exchange::{Binding, Exchange, ExchangeKind};
 use crate::model::ids::{Destination, ExchangeKey, Holder, QueueKey};
 use crate::model::policy::{ApplyTo, Policy};
+use crate::model::profile::Profile;
 use crate::model::queue::{Queue, Returns};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name};
 use crate::model::timer::Millis;
@@ -139,8 +140,11 @@ impl Broker {
         let arguments = nested(&table, "arguments")?;
         let resource = self.queue_resource(name);
         let queue_type = arguments::queue_type(&arguments, &resource).map_err(|error| error.explanation())?;
-        let settings =
-            arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource).map_err(|error| error.explanation())?;
+        // Declared under another version, perhaps, that took what this one would refuse.
+        let read = |profile| arguments::queue_settings(&arguments, queue_type, profile, &resource);
+        let settings = read(self.settings.profile)
+            .or_else(|error| Profile::ALL.into_iter().find_map(|other| read(other).ok()).ok_or(error))
+            .map_err(|error| error.explanation())?;
         let auto_delete = boolean(&table, "auto_delete")?;
         let mut queue = self.new_queue(Name::from(name), queue_type, true, auto_delete, arguments, settings, now);
         let id = store_id(&table)?;
