@@ -72,6 +72,8 @@ impl Fault {
 
     #[cold]
     fn decode(channel: u16, method: MethodId, error: &DecodeError) -> Self {
+        // RabbitMQ names no method for a string that it could not read.
+        let method = if *error == DecodeError::ShortStringUtf8 { MethodId::NONE } else { method };
         Self {
             channel,
             method,

@@ -19,7 +19,7 @@ pub enum DecodeError {
     #[error("{0}")]
     Frame(Box<FrameError>),
     /// The arguments of a known method do not parse or do not fill the payload: 501. Holds the
-    /// beginning of the payload.
+    /// beginning of the arguments.
     #[error("cannot decode {}", Octets(.0))]
     Arguments(Box<[u8]>),
     /// A short string of a method is not UTF-8: 501.
@@ -75,7 +75,8 @@ impl DecodeError {
     pub(crate) fn in_arguments(fault: Malformed, payload: &[u8]) -> Self {
         match fault {
             Malformed::Truncated | Malformed::Trailing => {
-                Self::Arguments(payload[..payload.len().min(ARGUMENTS_SHOWN)].into())
+                let arguments = payload.get(4..).unwrap_or(payload);
+                Self::Arguments(arguments[..arguments.len().min(ARGUMENTS_SHOWN)].into())
             }
             other => other.into(),
         }
@@ -181,11 +182,30 @@ impl std::fmt::Display for FrameError {
     }
 }
 
-/// Bytes as an Erlang binary: `<<1,2,3>>`.
+/// Bytes as an Erlang binary: `<<"text">>` if all are printable Latin-1, else `<<1,2,3>>`.
 struct Octets<'a>(&'a [u8]);
 
 impl std::fmt::Display for Octets<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let printable = |octet: &u8| matches!(octet, 8..=13 | 27 | 32..=126 | 160..=255);
+        if !self.0.is_empty() && self.0.iter().all(printable) {
+            f.write_str("<<\"")?;
+            for &octet in self.0 {
+                match octet {
+                    b'"' => f.write_str("\\\"")?,
+                    b'\\' => f.write_str("\\\\")?,
+                    8 => f.write_str("\\b")?,
+                    9 => f.write_str("\\t")?,
+                    10 => f.write_str("\\n")?,
+                    11 => f.write_str("\\v")?,
+                    12 => f.write_str("\\f")?,
+                    13 => f.write_str("\\r")?,
+                    27 => f.write_str("\\e")?,
+                    other => write!(f, "{}", char::from(other))?,
+                }
+            }
+            return f.write_str("\">>");
+        }
         f.write_str("<<")?;
         for (index, octet) in self.0.iter().enumerate() {
             if index > 0 {

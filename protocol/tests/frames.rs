@@ -76,11 +76,11 @@ fn s1_2_wrong_end_marker_is_501() {
     let mut short = frame(1, 1, &[1, 2, 3]);
     *short.last_mut().unwrap() = 206 - 1;
     fatal(&short, 4096, "type 1, all octets = <<1,2,3>>: {invalid_frame_end_marker,205}");
-    let mut long = frame(2, 1, &[9; 17]);
+    let mut long = frame(2, 1, &[3; 17]);
     *long.last_mut().unwrap() = 0;
-    let text = "type 2, first 16 octets = <<9,9,9,9,9,9,9,9,9,9,9,9,9,9,9,9>>: {invalid_frame_end_marker,0}";
+    let text = "type 2, first 16 octets = <<3,3,3,3,3,3,3,3,3,3,3,3,3,3,3,3>>: {invalid_frame_end_marker,0}";
     fatal(&long, 4096, text);
-    let mut sixteen = frame(2, 1, &[9; 16]);
+    let mut sixteen = frame(2, 1, &[b'a'; 16]);
     *sixteen.last_mut().unwrap() = 1;
     assert!(fault(&sixteen, 4096).0.explanation.starts_with("type 2, all octets"));
 }
@@ -118,7 +118,7 @@ fn s1_2_undecodable_arguments_are_501() {
     for payload in [&[0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 9, 0, 77][..], &[0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 9]] {
         let bytes = frame(1, 7, payload);
         let (fault, consumed) = fault(&bytes, 4096);
-        let octets: Vec<_> = payload.iter().map(u8::to_string).collect();
+        let octets: Vec<_> = payload[4..].iter().map(u8::to_string).collect();
         assert_eq!(fault.explanation, format!("cannot decode <<{}>>", octets.join(",")));
         assert_eq!((fault.channel, fault.method), (7, basic::Ack::ID));
         assert_eq!(fault.code, ReplyCode::FrameError);
@@ -136,7 +136,7 @@ fn s1_2_undecodable_arguments_are_shown_in_part() {
     let error = Method::decode(&payload).unwrap_err();
     assert!(error.explanation().len() < 600);
     let text = reply_text(error.reply_code(), &error.explanation());
-    assert!(text.starts_with("FRAME_ERROR - cannot decode <<0,10,0,60,255,1,1,"));
+    assert!(text.starts_with("FRAME_ERROR - cannot decode <<255,1,1,"));
     assert_eq!(text.len(), 255);
 }
 
@@ -151,7 +151,7 @@ fn s1_2_malformed_utf8_in_a_method_is_501() {
         let (fault, _) = fault(&frame(1, 1, payload), 4096);
         assert_eq!(fault.explanation, "Malformed UTF-8 in shortstr");
         assert_eq!(fault.code, ReplyCode::FrameError);
-        assert_eq!(fault.method, if payload[3] == 40 { PUBLISH } else { basic::Get::ID });
+        assert_eq!(fault.method, MethodId::NONE, "as RabbitMQ does it");
     }
 }
 

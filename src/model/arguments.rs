@@ -188,7 +188,7 @@ const KNOWN: &[Known] = &[
     // RabbitMQ takes anything, and reads what is no integer as absent.
     known("x-delivery-limit", QUORUM, accept),
     known("x-member-placement-tag", QUORUM, check_member_placement_tag),
-    known("x-delayed-retry-type", QUORUM, check_delayed_retry_type),
+    known("x-delayed-retry-type", QUORUM, accept),
     known("x-delayed-retry-min", QUORUM, check_non_negative),
     known("x-delayed-retry-max", QUORUM, check_non_negative),
     known("x-queue-leader-locator", ALL, check_leader_locator),
@@ -199,12 +199,16 @@ const KNOWN: &[Known] = &[
 ];
 
 impl Known {
-    /// Does this version know the argument at all?
-    fn exists(&self, profile: Profile) -> bool {
+    /// Does this version look at the argument at all, on a queue of this type?
+    fn exists(&self, queue_type: QueueType, profile: Profile) -> bool {
         match self.name {
             "x-delayed-retry-type" | "x-delayed-retry-min" | "x-delayed-retry-max" | "x-consumer-disconnected-timeout" => {
                 profile.has_delayed_retry()
             }
+            "x-initial-cluster-size" | "x-stream-filter-size-bytes" => {
+                queue_type == QueueType::Stream || profile.knows_newer_arguments()
+            }
+            "x-consumer-timeout" => queue_type != QueueType::Classic || profile.knows_newer_arguments(),
             _ => true,
         }
     }
@@ -245,7 +249,7 @@ pub fn queue_settings(
     profile: Profile,
     queue: &Resource,
 ) -> Result<QueueSettings, AmqpError> {
-    let table = || KNOWN.iter().filter(|known| known.exists(profile));
+    let table = || KNOWN.iter().filter(|known| known.exists(queue_type, profile));
     for known in table() {
         if arguments.get(known.name).is_some() && !known.serves(queue_type, profile) {
             return Err(AmqpError::ArgumentOfOtherType {
@@ -256,9 +260,14 @@ pub fn queue_settings(
         }
     }
     for known in table() {
-        if let Some(value) = arguments.get(known.name) {
+        // Versions that do not check the type of this one check it with its range.
+        let later = known.name == "x-stream-filter-size-bytes" && !profile.knows_newer_arguments();
+        if let Some(value) = arguments.get(known.name).filter(|_| !later) {
             (known.check)(value, arguments).map_err(|reason| invalid(known.name, queue, reason))?;
         }
+    }
+    if queue_type == QueueType::Classic {
+        check_by_version(arguments, profile).map_err(|(name, reason)| invalid(name, queue, reason))?;
     }
     let number = |name: &str| arguments.get(name).and_then(FieldValue::as_integer);
     let unsigned = |name: &str| number(name).and_then(|n| u64::try_from(n).ok());
@@ -300,6 +309,23 @@ fn invalid(argument: &str, resource: &Resource, reason: String) -> AmqpError {
 }
 
 type Check = Result<(), String>;
+
+/// What only some versions check.
+fn check_by_version(arguments: &FieldTable, profile: Profile) -> Result<(), (&'static str, String)> {
+    const MODE: &str = "x-queue-mode";
+    const VERSION: &str = "x-queue-version";
+    if let Some(mode) = arguments.get(MODE).filter(|_| profile.checks_queue_mode()) {
+        let word = string(mode).map_err(|reason| (MODE, reason))?;
+        if !["default", "lazy"].contains(&word.as_ref()) {
+            return Err((MODE, format!("\"unsupported queue mode '{word}'\"")));
+        }
+    }
+    let version = arguments.get(VERSION).and_then(FieldValue::as_integer);
+    if version == Some(1) && !profile.has_queue_version_1() {
+        return Err((VERSION, "\"unsupported queue version '1'\"".to_owned()));
+    }
+    Ok(())
+}
 
 fn accept(_: &FieldValue, _: &FieldTable) -> Check {
     Ok(())
@@ -400,10 +426,6 @@ fn check_member_placement_tag(value: &FieldValue, _: &FieldTable) -> Check {
     if string(value)?.is_empty() { Err("invalid_member_placement_tag_arg".to_owned()) } else { Ok(()) }
 }
 
-fn check_delayed_retry_type(value: &FieldValue, _: &FieldTable) -> Check {
-    one_of(value, &["disabled", "all", "failed", "returned"], "invalid_delayed_retry_type")
-}
-
 fn check_max_age(value: &FieldValue, _: &FieldTable) -> Check {
     duration_ms(&string(value)?).map(drop).ok_or_else(|| "invalid_max_age".to_owned())
 }
@@ -440,30 +462,92 @@ pub fn check_equivalent(
     current: &FieldTable,
     queue: &Resource,
 ) -> Result<(), AmqpError> {
-    // The type's name first: a redeclaration with another type is the most telling difference.
-    let type_of = |table: &FieldTable| {
-        table.get("x-queue-type").map_or_else(|| QueueType::Classic.as_str().to_owned(), render)
+    let order = match queue_type {
+        QueueType::Classic => CLASSIC_ORDER,
+        QueueType::Quorum => QUORUM_ORDER,
+        QueueType::Stream => STREAM_ORDER,
     };
-    let (new_type, current_type) = (type_of(new), type_of(current));
-    if new_type != current_type {
-        if profile.renders_missing_type_as_none() {
-            let argument = "x-queue-type";
-            return check_argument_equivalent(argument, new.get(argument), current.get(argument), queue);
-        }
-        return Err(AmqpError::InequivalentArgument {
-            argument: "x-queue-type".to_owned(),
-            resource: queue.clone(),
-            received: format!("'{new_type}'"),
-            current: format!("'{current_type}'"),
-        });
-    }
-    for known in KNOWN {
-        if known.name == "x-queue-type" || !known.exists(profile) || !known.serves(queue_type, profile) {
+    let rest = KNOWN.iter().map(|known| known.name).filter(|name| !order.contains(name));
+    for name in order.iter().copied().chain(rest) {
+        if name == QUEUE_TYPE {
+            check_type_equivalent(profile, new, current, queue)?;
             continue;
         }
-        check_argument_equivalent(known.name, new.get(known.name), current.get(known.name), queue)?;
+        let known = KNOWN.iter().find(|known| known.name == name);
+        if known.is_some_and(|known| known.exists(queue_type, profile) && known.serves(queue_type, profile)) {
+            let (new, current) = (compared(name, new, profile), compared(name, current, profile));
+            check_argument_equivalent(name, new.as_ref(), current.as_ref(), queue)?;
+        }
     }
     Ok(())
+}
+
+const QUEUE_TYPE: &str = "x-queue-type";
+
+/// In which order RabbitMQ compares the arguments of each type; what is not named here comes after.
+const CLASSIC_ORDER: &[&str] = &[
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    QUEUE_TYPE,
+];
+const QUORUM_ORDER: &[&str] = &[
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    QUEUE_TYPE,
+    "x-quorum-initial-group-size",
+    "x-delivery-limit",
+    "x-message-ttl",
+];
+const STREAM_ORDER: &[&str] =
+    &["x-max-length-bytes", QUEUE_TYPE, "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size"];
+
+/// A value as the version keeps it: from 4.3 on an age is a number of milliseconds.
+fn compared(name: &str, arguments: &FieldTable, profile: Profile) -> Option<FieldValue> {
+    let value = arguments.get(name)?;
+    if name == "x-max-age" && profile >= Profile::V4_3 {
+        return value.as_str().and_then(duration_ms).map(|ms| FieldValue::from(ms.to_string().as_str()));
+    }
+    Some(value.clone())
+}
+
+fn check_type_equivalent(
+    profile: Profile,
+    new: &FieldTable,
+    current: &FieldTable,
+    queue: &Resource,
+) -> Result<(), AmqpError> {
+    let type_of =
+        |table: &FieldTable| table.get(QUEUE_TYPE).map_or_else(|| QueueType::Classic.as_str().to_owned(), render);
+    let (new_type, current_type) = (type_of(new), type_of(current));
+    if new_type == current_type {
+        return Ok(());
+    }
+    if profile.renders_missing_type_as_none() {
+        return check_argument_equivalent(QUEUE_TYPE, new.get(QUEUE_TYPE), current.get(QUEUE_TYPE), queue);
+    }
+    Err(AmqpError::InequivalentArgument {
+        argument: QUEUE_TYPE.to_owned(),
+        resource: queue.clone(),
+        received: format!("'{new_type}'"),
+        current: format!("'{current_type}'"),
+    })
 }
 
 /// A quorum queue is redeclared as a classic one, and may be (§5.3): these alone are compared.

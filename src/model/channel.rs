@@ -225,8 +225,10 @@ pub enum Settlement {
     Return,
     /// basic.reject with requeue: counts as a failure for quorum queues of 4.3.
     RejectReturn,
-    /// Not requeued: dead-lettered or dropped.
+    /// basic.nack without requeue: dead-lettered or dropped.
     Discard,
+    /// basic.reject without requeue: as `Discard`, but counts as a failure.
+    RejectDiscard,
 }
 
 /// What a transaction has gathered since the last commit or rollback (§10).

@@ -101,6 +101,8 @@ pub struct OutDelivery {
     pub queue: QueueKey,
     pub seq: u64,
     pub tag: u64,
+    /// As it was when the message was assigned: a nack may come before it is encoded.
+    pub redelivered: bool,
     pub body_len: u32,
 }
 

@@ -55,7 +55,7 @@ pub enum AmqpError {
     NoPreviouslyDeclaredQueue,
     // 405
     LockedQueue(Resource),
-    GetFromSingleActiveConsumer(Resource),
+    GetFromSingleActiveConsumer { queue: Resource, queue_type: &'static str },
     // 406
     UnknownDeliveryTag(u64),
     InequivalentArgument { argument: String, resource: Resource, received: String, current: String },
@@ -118,7 +118,7 @@ impl AmqpError {
             | Self::ExclusiveUse(_)
             | Self::BindReplyQueue => ReplyCode::AccessRefused,
             Self::NotFound(_) | Self::NoPreviouslyDeclaredQueue => ReplyCode::NotFound,
-            Self::LockedQueue(_) | Self::GetFromSingleActiveConsumer(_) => ReplyCode::ResourceLocked,
+            Self::LockedQueue(_) | Self::GetFromSingleActiveConsumer { .. } => ReplyCode::ResourceLocked,
             Self::UnknownDeliveryTag(_)
             | Self::InequivalentArgument { .. }
             | Self::InvalidArgument { .. }
@@ -189,8 +189,8 @@ impl AmqpError {
             Self::LockedQueue(queue) => format!(
                 "cannot obtain exclusive access to locked {queue}. It could be originally declared on another connection or the exclusive property value does not match that of the original declaration."
             ),
-            Self::GetFromSingleActiveConsumer(queue) => format!(
-                "cannot obtain access to locked {queue}. basic.get operations are not supported by quorum queues with single active consumer"
+            Self::GetFromSingleActiveConsumer { queue, queue_type } => format!(
+                "cannot obtain access to locked {queue}. basic.get operations are not supported by {queue_type} queues with single active consumer"
             ),
             Self::UnknownDeliveryTag(tag) => format!("unknown delivery tag {tag}"),
             Self::InequivalentArgument { argument, resource, received, current } => {

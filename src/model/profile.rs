@@ -96,7 +96,7 @@ impl Profile {
         self == Self::V3_13
     }
 
-    /// A dead-lettered message that was delivered before says redelivered in its new queue.
+    /// A dead-lettered message that was refused with basic.reject says redelivered in its new queue.
     pub fn dead_letters_keep_redelivered(self) -> bool {
         self >= Self::V4_3
     }
@@ -104,6 +104,37 @@ impl Profile {
     /// A mandatory reply to a requester that is gone comes back as unroutable (§13.1).
     pub fn returns_lost_replies(self) -> bool {
         self <= Self::V4_1
+    }
+
+    /// Direct replies all have delivery tag 1, and count as unroutable even when they reach somebody (§13.1).
+    pub fn has_old_replies(self) -> bool {
+        self <= Self::V4_1
+    }
+
+    /// How a text names the type of a quorum queue.
+    pub fn quorum_in_texts(self) -> &'static str {
+        if self >= Self::V4_3 { "<<\"quorum\">>" } else { "quorum" }
+    }
+
+    /// `x-consumer-timeout` on a classic queue is checked; `x-initial-cluster-size` and
+    /// `x-stream-filter-size-bytes` are known as arguments of streams only.
+    pub fn knows_newer_arguments(self) -> bool {
+        self >= Self::V4_1
+    }
+
+    /// `x-queue-mode` must be a known mode.
+    pub fn checks_queue_mode(self) -> bool {
+        self <= Self::V4_0
+    }
+
+    /// `x-queue-version` 1 is accepted.
+    pub fn has_queue_version_1(self) -> bool {
+        self < Self::V4_3
+    }
+
+    /// Most `#` words that the key of a binding to a topic exchange may have.
+    pub fn topic_hashes_max(self) -> usize {
+        if self >= Self::V4_3 { 2 } else { usize::MAX }
     }
 
     /// A passive declare needs any one permission (§5.4); before, none.

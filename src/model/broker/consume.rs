@@ -17,6 +17,9 @@ use crate::model::timer::{Millis, Timer};
 /// The queue name that stands for replies sent straight to a channel (§13.1).
 pub(super) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
+/// Characters of the token in a full reply-to name, as `random_name` makes it.
+pub(super) const REPLY_TOKEN_LEN: usize = 22;
+
 /// Messages a quorum queue's consumer may hold when it sets no limit (§12.1).
 const QUORUM_PREFETCH_MAX: u32 = 2000;
 
@@ -49,13 +52,13 @@ impl Broker {
 
     /// Lets every consumer of the channel look for work, each time another one first.
     pub(super) fn offer_all(&mut self, channel: ChannelKey) {
-        let state = &mut self.channels[channel];
-        if !state.consumers.is_empty() {
-            state.consumers.rotate_left(1);
-        }
         for index in 0..self.channels[channel].consumers.len() {
             let consumer = self.channels[channel].consumers[index];
             self.offer(consumer);
+        }
+        let consumers = &mut self.channels[channel].consumers;
+        if !consumers.is_empty() {
+            consumers.rotate_left(1);
         }
     }
 
@@ -312,7 +315,8 @@ impl Broker {
         let resource = self.queue_resource(&name);
         let queue = &self.queues[key];
         if queue.queue_type == QueueType::Quorum && queue.settings.single_active_consumer {
-            return Err(AmqpError::GetFromSingleActiveConsumer(resource));
+            let queue_type = self.settings.profile.quorum_in_texts();
+            return Err(AmqpError::GetFromSingleActiveConsumer { queue: resource, queue_type });
         }
         self.refuse_stream(key, "basic.get")?;
         self.expire_heads(key, now);
@@ -326,6 +330,9 @@ impl Broker {
         queue.take(seq, body_len, priority);
         queue.stats.delivered += 1;
         queue.stats.redelivered += u64::from(redelivered);
+        // What has expired behind it is gone before the rest is counted.
+        self.expire_heads(key, now);
+        let queue = &self.queues[key];
         let remaining = u32::try_from(queue.ready_count()).unwrap_or(u32::MAX);
         // Where only consumers are timed, basic.get is not (§9.5).
         let timeout = match self.settings.profile.ack_timeout_closes_channel() {
@@ -355,6 +362,7 @@ impl Broker {
             queue: key,
             seq,
             tag,
+            redelivered,
             body_len,
         }));
         self.wake(connection);

@@ -76,7 +76,7 @@ impl Broker {
                 body: shared.cloned().unwrap_or_else(|| Bytes::copy_from_slice(record.inline_body)),
                 bcc: record.bcc_keys(),
                 died_before: record.is(flag::DIED),
-                redelivered: record.is(flag::REDELIVERED) || reason == Reason::Rejected,
+                redelivered: record.is(flag::FAILED),
                 held,
             });
         }

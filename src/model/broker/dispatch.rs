@@ -155,6 +155,7 @@ impl Broker {
                 queue: key,
                 seq,
                 tag,
+                redelivered,
                 body_len,
             }));
             assigned = true;
@@ -281,6 +282,12 @@ impl Broker {
         self.encode_in_place(connection, get);
     }
 
+    /// The client settles this delivery before it was sent: it is encoded, while the message is still there.
+    pub(super) fn encode_up_to(&mut self, channel: ChannelKey, tag: u64) {
+        let connection = self.channels[channel].connection;
+        self.encode_in_place(connection, |delivery| delivery.channel == channel && delivery.tag <= tag);
+    }
+
     /// Encodes the deliveries that are wanted where they stand, and all before them on the same channel, so that
     /// no delivery tag is left out. The others are left to the poll.
     fn encode_in_place(&mut self, key: ConnectionKey, wanted: impl Fn(&OutDelivery) -> bool) {
@@ -323,6 +330,9 @@ impl Broker {
 
     #[inline]
     fn encode_delivery(&mut self, key: ConnectionKey, delivery: &OutDelivery, out: &mut Output) {
+        if self.tracing {
+            self.trace_delivery(delivery.channel, delivery.queue, delivery.seq);
+        }
         let connection = &mut self.connections[key];
         connection.backlog_bytes -= backlog_of(delivery.body_len);
         let frame_max = connection.info.frame_max;
@@ -330,7 +340,7 @@ impl Broker {
             return self.delivery_left(delivery);
         };
         if let Some((record, body)) = queue.messages().get(delivery.seq) {
-            let redelivered = record.is(flag::REDELIVERED);
+            let redelivered = delivery.redelivered;
             match delivery.kind {
                 OutKind::Deliver(consumer) => {
                     let Some(consumer) = self.consumers.get(consumer) else { return };
@@ -367,8 +377,6 @@ impl Broker {
                     out.put_content(delivery.number, frame_max, &properties, record.inline_body, body);
                 }
             }
-        } else if queue.is_stream() {
-            self.unsent_is_gone(delivery);
         }
         if delivery.no_ack {
             self.settle(delivery.queue, delivery.seq);

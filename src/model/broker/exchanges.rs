@@ -72,7 +72,8 @@ impl Broker {
         declare: &exchange::Declare<'_>,
     ) -> Result<(), AmqpError> {
         let Some(kind) = ExchangeKind::parse(declare.type_) else {
-            return Err(AmqpError::Precondition(format!("unknown exchange type '{}'", declare.type_)));
+            let word = if declare.type_.is_empty() { "invalid" } else { "unknown" };
+            return Err(AmqpError::Precondition(format!("{word} exchange type '{}'", declare.type_)));
         };
         if name.is_empty() {
             return Err(AmqpError::DefaultExchange);
@@ -214,6 +215,19 @@ impl Broker {
         Ok((find(&source), find(&destination)))
     }
 
+    /// From 4.3 on the `#` words of a binding to a topic exchange are limited (§0.1).
+    fn check_topic_hashes(&self, binding: &Binding) -> Result<(), AmqpError> {
+        let is_topic = self.topology.get(binding.source).is_some_and(|source| source.kind == ExchangeKind::Topic);
+        let hashes = binding.binding_key.split(|&byte| byte == b'.').filter(|word| *word == b"#").count();
+        let max = self.settings.profile.topic_hashes_max();
+        if !is_topic || hashes <= max {
+            return Ok(());
+        }
+        let key = String::from_utf8_lossy(&binding.binding_key);
+        let text = format!("Topic binding key '{key}' uses {hashes} '#' wildcards, at most {max} are allowed");
+        Err(AmqpError::Precondition(text))
+    }
+
     /// Adds a binding whose ends exist, and keeps it if both are durable (§6).
     pub(super) fn add_binding(&mut self, binding: Binding, now: Millis) -> Result<(), AmqpError> {
         let queue_type = match binding.destination {
@@ -221,6 +235,7 @@ impl Broker {
             Destination::Exchange(_) => None,
         };
         self.topology.validate_binding(&binding, queue_type).map_err(AmqpError::Precondition)?;
+        self.check_topic_hashes(&binding)?;
         let record = self.binding_record(&binding);
         if let Some(ordinal) = self.topology.bind(binding.clone()) {
             if let Some(value) = record {

@@ -15,6 +15,7 @@ mod definitions;
 mod delayed;
 mod dispatch;
 mod exchanges;
+mod firehose;
 mod history;
 mod lifecycle;
 mod limits;
@@ -170,6 +171,9 @@ pub struct Broker {
     lint: lint::Lint,
     shares: limits::Shares,
     stopping: bool,
+    /// The firehose is on.
+    tracing: bool,
+    traced: Vec<firehose::Traced>,
 }
 
 impl Broker {
@@ -208,6 +212,8 @@ impl Broker {
             lint: lint::Lint::default(),
             shares,
             stopping: false,
+            tracing: false,
+            traced: Vec::new(),
         };
         broker.declare_predeclared();
         broker
@@ -322,6 +328,9 @@ impl Broker {
 
     /// Ends a turn: dispatches what is marked and says what the shell has to do.
     pub fn finish(&mut self, now: Millis, effects: &mut Effects) {
+        if !self.traced.is_empty() {
+            self.publish_traced(now);
+        }
         self.dispatch_dirty(now);
         self.update_shares();
         effects.wake.append(&mut self.wake);

@@ -2,13 +2,14 @@
 
 use bytes::{Bytes, BytesMut};
 use leveret_protocol::{
-    Body, FieldTable, FieldValue, Properties, Publish, RawProperties, ReplyCode, basic, put_content, put_deliver,
+    Body, FieldTable, FieldValue, Properties, Publish, RawProperties, RawTable, ReplyCode, basic, put_content, put_deliver,
     put_method_frame,
 };
 use rand_chacha::rand_core::RngCore as _;
+use smallvec::SmallVec;
 
 use super::{Broker, Finding};
-use super::consume::REPLY_TO;
+use super::consume::{REPLY_TO, REPLY_TOKEN_LEN};
 use super::dead_letter::Reason;
 use super::delayed::is_delayed;
 use crate::auth::Access;
@@ -76,7 +77,7 @@ impl Broker {
             && channel.route.epoch == self.topology.epoch()
             && channel.route.routing_key == publish.routing_key.as_bytes()
             && channel.route.exchange == publish.exchange.as_bytes();
-        if cached && publish.properties.flags() & CAREFUL == 0 && channel.tx.is_none() {
+        if cached && publish.properties.flags() & CAREFUL == 0 && channel.tx.is_none() && !self.tracing {
             let queues = std::mem::take(&mut channel.route.queues);
             let message = NewMessage {
                 exchange: publish.exchange.as_bytes(),
@@ -154,6 +155,11 @@ impl Broker {
             bcc: &incoming.bcc,
             died: false,
         };
+        if self.tracing {
+            let mut keys = vec![message.routing_key];
+            keys.extend(extra_keys.iter().map(Vec::as_slice));
+            self.trace_publish(key, &message, &keys, &queues);
+        }
         if self.channels[key].tx.is_some() {
             self.publish_later(key, &incoming, queues, keepers, replied);
             return Ok(());
@@ -228,15 +234,19 @@ impl Broker {
         }
         extra_keys.extend(bcc.iter().cloned());
         let has_bcc = properties.headers().is_some_and(|headers| headers.get("BCC").is_some());
+        let has_duplicates = properties.headers().is_some_and(has_duplicates);
         let canonical = expiration.map(|ms| ms.to_string());
         let odd_expiration = canonical.as_deref().map(str::as_bytes) != properties.expiration();
-        if reply_to.is_some() || has_bcc || odd_expiration {
+        if reply_to.is_some() || has_bcc || has_duplicates || odd_expiration {
             let mut owned = properties.to_properties().unwrap_or_default();
             if let Some(name) = reply_to {
                 owned.reply_to = Some(Bytes::copy_from_slice(name.as_bytes()));
             }
             if let Some(headers) = &mut owned.headers {
                 headers.remove("BCC");
+                if has_duplicates {
+                    keep_first_of_each(headers);
+                }
             }
             owned.expiration = canonical.map(Bytes::from);
             owned.encode(rewritten);
@@ -276,13 +286,15 @@ impl Broker {
             if name.len() == REPLY_TO.len() {
                 continue;
             }
+            let old = self.settings.profile.has_old_replies();
             let Some(&target) = self.reply_consumers.get(name) else {
-                replied |= !self.settings.profile.returns_lost_replies();
+                // A requester that is gone counts as reached; a name that never was one does not.
+                replied |= !old && name.len() == REPLY_TO.len() + 1 + REPLY_TOKEN_LEN;
                 continue;
             };
-            replied = true;
+            replied |= !old;
             let channel = &mut self.channels[target];
-            let tag = channel.next_tag();
+            let tag = if old { 1 } else { channel.next_tag() };
             let Some(reply) = &channel.reply_consumer else { continue };
             let (number, consumer_tag) = (channel.number, reply.tag.clone());
             let key = channel.connection;
@@ -292,7 +304,7 @@ impl Broker {
             }
             let frame_max = connection.info.frame_max;
             connection.encode(|encoded| {
-                put_deliver(encoded, number, &consumer_tag, tag, false, b"", name.as_bytes());
+                put_deliver(encoded, number, &consumer_tag, tag, false, b"", incoming.routing_key.as_bytes());
                 put_content(encoded, number, frame_max, incoming.properties.as_bytes(), incoming.body.as_slice());
             });
             self.wake(key);
@@ -474,6 +486,24 @@ impl Broker {
         }
         outcome
     }
+}
+
+/// Does a name stand twice in the table? (§8.6: only the first of them is passed on.)
+fn has_duplicates(headers: RawTable<'_>) -> bool {
+    /// Beyond this a set is cheaper than a look at every pair.
+    const PAIRS_MAX: usize = 16;
+    let names: SmallVec<[&[u8]; PAIRS_MAX]> = headers.iter().flatten().map(|(name, _)| name).collect();
+    if names.len() <= PAIRS_MAX {
+        return names.iter().enumerate().any(|(index, name)| names[..index].contains(name));
+    }
+    let mut sorted = names;
+    sorted.sort_unstable();
+    sorted.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+fn keep_first_of_each(headers: &mut FieldTable) {
+    let mut seen = std::collections::BTreeSet::new();
+    headers.0.retain(|(name, _)| seen.insert(name.clone()));
 }
 
 /// §8.1 step 6: a decimal number of milliseconds, sign and leading zeros allowed.

@@ -137,7 +137,7 @@ impl Broker {
             }
         }
         if queue_type == QueueType::Stream {
-            super::stream::check_ranges(&arguments)?;
+            super::stream::check_ranges(&arguments, self.settings.profile)?;
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
         let durable = declare.durable && !declare.exclusive;
@@ -246,9 +246,11 @@ impl Broker {
     pub(super) fn queue_unbind(&mut self, channel: ChannelKey, unbind: queue::Unbind<'_>) -> Result<(), AmqpError> {
         let ends = self.queue_binding_ends(channel, unbind.queue, unbind.exchange, unbind.routing_key)?;
         if let (Some(source), Some(queue)) = (ends.source, ends.queue) {
-            self.find_usable_queue(channel, &ends.queue_name)?;
             let destination = Destination::Queue(queue);
             let binding = Binding::new(source, destination, ends.routing_key.as_bytes(), unbind.arguments);
+            if self.topology.contains(&binding) {
+                self.find_usable_queue(channel, &ends.queue_name)?;
+            }
             let removed = self.topology.unbind(&binding);
             self.forget(removed, None);
         }
@@ -340,7 +342,8 @@ impl Broker {
             if delete.if_unused && !queue.consumers.is_empty() && !queue.is_stream() {
                 return Err(AmqpError::InUse(resource));
             }
-            ready = queue.ready_count();
+            // RabbitMQ does not count what a stream held.
+            ready = if queue.queue_type == QueueType::Stream { 0 } else { queue.ready_count() };
             self.delete_queue(key);
         }
         if !delete.no_wait {

@@ -9,6 +9,7 @@ use crate::model::arguments::QueueType;
 use crate::model::channel::{Channel, Confirms, Delivery, Settlement, Tx};
 use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, QueueKey};
+use crate::model::queue::Queue;
 use crate::model::timer::{Millis, Timer};
 
 impl Broker {
@@ -28,7 +29,7 @@ impl Broker {
         reject: &basic::Reject,
         now: Millis,
     ) -> Result<(), AmqpError> {
-        let settlement = if reject.requeue { Settlement::RejectReturn } else { Settlement::Discard };
+        let settlement = if reject.requeue { Settlement::RejectReturn } else { Settlement::RejectDiscard };
         self.settle_tags(channel, reject.delivery_tag, false, settlement, now)
     }
 
@@ -44,8 +45,13 @@ impl Broker {
     ) -> Result<(), AmqpError> {
         let mut taken = std::mem::take(&mut self.taken);
         taken.clear();
+        let state = &self.channels[channel];
+        if tag > state.sent_tag && tag <= state.delivery_tag {
+            // A client that knows its tags beforehand may send get and ack in one go.
+            self.encode_up_to(channel, tag);
+        }
         let state = &mut self.channels[channel];
-        if !state.unacked.take(tag, multiple, state.sent_tag, &mut taken) {
+        if !state.unacked.take(tag, multiple, state.sent_tag.max(tag), &mut taken) {
             self.taken = taken;
             return Err(AmqpError::UnknownDeliveryTag(tag));
         }
@@ -74,13 +80,20 @@ impl Broker {
 
     #[inline]
     fn settle_deliveries(&mut self, channel: ChannelKey, settlement: Settlement, taken: &[Delivery], now: Millis) {
+        if matches!(settlement, Settlement::RejectReturn | Settlement::RejectDiscard) {
+            for delivery in taken {
+                if let Some(queue) = self.queues.get_mut(delivery.queue) {
+                    queue.mark_failed(delivery.seq);
+                }
+            }
+        }
         match settlement {
             Settlement::Ack => {
                 for delivery in taken {
                     self.settle_acked(delivery);
                 }
             }
-            Settlement::Discard => {
+            Settlement::Discard | Settlement::RejectDiscard => {
                 for delivery in taken {
                     self.discard(delivery);
                 }
@@ -122,7 +135,7 @@ impl Broker {
 
     /// The delivery no longer counts against its consumer.
     #[inline]
-    pub(super) fn release_credit(&mut self, delivery: &Delivery) {
+    fn release_credit(&mut self, delivery: &Delivery) {
         if let Some(consumer) = self.consumers.get_mut(delivery.consumer) {
             consumer.unacked -= 1;
             let done = consumer.unacked == 0;
@@ -162,6 +175,13 @@ impl Broker {
             // Newest first: a classic queue then mostly just moves its cursor back.
             for delivery in taken.iter().rev() {
                 self.return_to_queue(delivery, delivery.tag < first_unsent, failed, now);
+            }
+        }
+        // What came back may be too much (§11.4).
+        for delivery in taken {
+            let over = |queue: &Queue| queue.is_over_limit() && !queue.rejects_publishes();
+            if self.queues.get(delivery.queue).is_some_and(over) {
+                self.trim(delivery.queue);
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, ConsumerKey, QueueKey};
 use crate::model::queue::message::NewMessage;
 use crate::model::queue::stream::{Filter, Offset, Read};
+use crate::model::profile::Profile;
 use crate::model::timer::{Millis, Timer};
 
 /// Deliveries to one consumer before the next has its turn.
@@ -29,13 +30,15 @@ const SEGMENT_SIZE_MAX: i128 = 3_000_000_000;
 const FILTER_SIZE: &str = "x-stream-filter-size-bytes";
 
 /// §5.5: the ranges that only streams check, after everything else.
-pub(super) fn check_ranges(arguments: &FieldTable) -> Result<(), AmqpError> {
+pub(super) fn check_ranges(arguments: &FieldTable, profile: Profile) -> Result<(), AmqpError> {
     let number = |name: &str| arguments.get(name).and_then(|value| value.as_integer());
     if number(SEGMENT_SIZE).is_some_and(|bytes| bytes > SEGMENT_SIZE_MAX) {
         return Err(AmqpError::Precondition(format!("Exceeded max value for {SEGMENT_SIZE}")));
     }
-    if number(FILTER_SIZE).is_some_and(|bytes| !(16..=255).contains(&bytes)) {
-        return Err(AmqpError::Precondition(format!("Invalid value for {FILTER_SIZE}")));
+    if arguments.get(FILTER_SIZE).is_some() && number(FILTER_SIZE).is_none_or(|bytes| !(16..=255).contains(&bytes)) {
+        // Two spaces until the text was mended.
+        let space = if profile.knows_newer_arguments() { " " } else { "  " };
+        return Err(AmqpError::Precondition(format!("Invalid value for{space}{FILTER_SIZE}")));
     }
     Ok(())
 }
@@ -184,6 +187,7 @@ impl Broker {
                 queue: key,
                 seq,
                 tag,
+                redelivered: false,
                 body_len,
             }));
             assigned += 1;
@@ -204,21 +208,14 @@ impl Broker {
         turn
     }
 
-    /// A message was retained away before it was sent: the client will not ack it, so its credit comes back.
-    pub(super) fn unsent_is_gone(&mut self, delivery: &OutDelivery) {
-        let Some(channel) = self.channels.get_mut(delivery.channel) else { return };
-        let mut taken = Vec::new();
-        if channel.unacked.take(delivery.tag, false, u64::MAX, &mut taken) {
-            if let Some(queue) = self.queues.get_mut(delivery.queue) {
-                queue.unacked_count -= 1;
-            }
-            taken.iter().for_each(|delivery| self.release_credit(delivery));
-        }
-    }
-
     /// §12.2, retention: whole parts go while there is more than the stream may keep.
     pub(super) fn retain_stream(&mut self, key: QueueKey, now: Millis) {
-        let Some(queue) = self.queues.get_mut(key).filter(|queue| queue.is_stream()) else { return };
+        let Some(queue) = self.queues.get(key).filter(|queue| queue.is_stream()) else { return };
+        if queue.is_to_retain_less(now) && queue.has_handed_out() {
+            // What is on its way has its delivery tag.
+            self.encode_all_of_queue(key);
+        }
+        let queue = &mut self.queues[key];
         while let Some((first, last)) = queue.retain(now, &mut self.pool) {
             if let Some(store_id) = queue.store_id {
                 self.pending.settle_range(store_id, first, last);
@@ -263,6 +260,7 @@ mod tests {
     use super::*;
     use crate::model::broker::Settings;
     use crate::model::broker::testing::{Rig, Sent};
+    use crate::model::queue::message::BodyRef;
     use crate::model::record::{Batch, Op};
 
     fn stream(more: &[(&str, FieldValue)]) -> FieldTable {
@@ -367,35 +365,57 @@ mod tests {
         assert_eq!(got[2 * slice], slice.to_string(), "and the first goes on");
     }
 
-    /// A message that goes while it waits to be sent: the client never sees it, so it cannot ack it.
+    /// Its delivery tag is given out, so the client must see it.
     #[test]
-    fn s12_2_credit_of_an_unsent_delivery_comes_back() {
+    fn s12_2_what_is_on_its_way_arrives_though_retention_takes_it() {
         let segment = (SEGMENT_SIZE, FieldValue::I32(1));
         let mut rig = rig(false, &[segment, ("x-max-length-bytes", FieldValue::I32(0))]);
         consume(&mut rig, "c", 1, "first");
         let key = rig.broker.queue_key("s").unwrap();
-        let mut outcome = Outcome::default();
         let message = |body| NewMessage {
             exchange: b"",
             routing_key: b"s",
             properties: &[0, 0],
-            body: crate::model::queue::message::BodyRef::Slice(body),
+            body: BodyRef::Slice(body),
             persistent: false,
             priority: 0,
             expires_at: None,
             bcc: &[],
             died: false,
         };
-        for body in [b"m0", b"m1"] {
-            // Without a poll between them: the first is assigned, then pushed out.
-            rig.broker.append_to_stream(key, &message(body), rig.now, &mut outcome);
+        for body in [b"m0", b"m1", b"m2"] {
+            // Without a poll between them: the first is assigned, then it goes.
+            rig.broker.append_to_stream(key, &message(body), rig.now, &mut Outcome::default());
             rig.broker.dispatch_now(rig.now);
         }
-        assert!(rig.take().is_empty());
-        assert_eq!(bodies(&rig.take()), ["m1"], "dispatched when the turn of that poll ended");
-        assert_eq!(rig.broker.queue("s").unwrap().unacked_count, 1);
-        assert_eq!(bodies(&rig.publish("", "s", "m2")), Vec::<String>::new(), "m1 holds the credit");
-        assert_eq!(ack(&mut rig, 0), ["m2"]);
+        assert_eq!(rig.broker.queue("s").unwrap().ready_count(), 1);
+        assert_eq!(bodies(&rig.take()), ["m0"]);
+        assert_eq!(ack(&mut rig, 1), ["m2"]);
+    }
+
+    /// §5.6: the same when the queue is deleted.
+    #[test]
+    fn s5_6_what_is_on_its_way_arrives_though_the_stream_is_deleted() {
+        let mut rig = rig(false, &[]);
+        rig.publish("", "s", "m0");
+        consume(&mut rig, "c", 1, "last");
+        rig.send(basic::Ack { delivery_tag: 1, multiple: false }.into());
+        let key = rig.broker.queue_key("s").unwrap();
+        let message = NewMessage {
+            exchange: b"",
+            routing_key: b"s",
+            properties: &[0, 0],
+            body: BodyRef::Slice(b"m1"),
+            persistent: false,
+            priority: 0,
+            expires_at: None,
+            bcc: &[],
+            died: false,
+        };
+        rig.broker.append_to_stream(key, &message, rig.now, &mut Outcome::default());
+        rig.broker.dispatch_now(rig.now);
+        rig.broker.delete_queue(key);
+        assert_eq!(bodies(&rig.take()), ["m1"]);
     }
 
     #[test]
@@ -456,6 +476,24 @@ mod tests {
         }
         assert_eq!(turns, 2, "for {count} messages");
         assert_eq!(consume(&mut rig, "d", 1, "last"), ["m"]);
+    }
+
+    /// §12.2: returns, refusals and limits of other queues leave a stream alone.
+    #[test]
+    fn s12_2_only_retention_takes_messages() {
+        let mut rig = rig(false, &[("x-max-length-bytes", FieldValue::I32(1))]);
+        for body in ["m0", "m1", "m2"] {
+            rig.publish("", "s", body);
+        }
+        consume(&mut rig, "c", 2, "first");
+        rig.send(basic::Nack { delivery_tag: 1, multiple: false, requeue: true }.into());
+        rig.send(basic::Reject { delivery_tag: 2, requeue: false }.into());
+        let key = rig.broker.queue_key("s").unwrap();
+        assert_eq!(rig.broker.purge(key), 0);
+        rig.broker.connection_lost(rig.connection, rig.now);
+        let queue = rig.broker.queue("s").unwrap();
+        assert_eq!((queue.ready_count(), queue.ready_bytes(), queue.unacked_count), (3, 6, 0));
+        assert_eq!(queue.ready_sequences(), [0, 1, 2]);
     }
 
     /// §9.5: up to 4.2 deliveries of streams time out as well.

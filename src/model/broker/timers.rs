@@ -31,12 +31,12 @@ impl Broker {
                 }
                 Timer::QueueExpires(queue) => self.queue_may_expire(queue, now),
                 Timer::QueueDelayed(queue) => self.end_delays(queue, now),
-                Timer::Stream(queue) => self.look_at_stream(queue, now),
                 Timer::DelayedExchange(exchange) => {
                     if !self.release_delayed(exchange, now, &mut budget) {
                         unfinished.push(exchange);
                     }
                 }
+                Timer::Stream(queue) => self.look_at_stream(queue, now),
                 Timer::RetryDeaths => self.retry_deaths(now),
                 Timer::AckTimeout(channel) => self.ack_may_time_out(channel, now),
                 Timer::HeartbeatSend(connection) => self.heartbeat_send(connection, now),

@@ -32,6 +32,8 @@ pub mod flag {
     pub const STORED: u8 = PERSISTENT | EXPIRES | EXTERNAL | BCC | DIED;
     pub const REDELIVERED: u8 = 32;
     pub const SETTLED: u8 = 64;
+    /// It was refused with basic.reject while in this queue.
+    pub const FAILED: u8 = 128;
 }
 
 /// The body on its way into queues: copied when small, shared when large.

@@ -202,7 +202,7 @@ impl Queue {
 
     /// Are messages unacked or on their way to a client?
     pub fn has_handed_out(&self) -> bool {
-        self.messages.live_count() > self.ready_count
+        if self.is_stream() { self.unacked_count > 0 } else { self.messages.live_count() > self.ready_count }
     }
 
     /// Bytes of memory held by messages.
@@ -367,6 +367,11 @@ impl Queue {
         }
     }
 
+    /// The message was refused with basic.reject.
+    pub fn mark_failed(&mut self, seq: u64) {
+        self.messages.set_failed(seq);
+    }
+
     /// The message that entered last says redelivered, if it is still here.
     pub fn mark_newest_redelivered(&mut self) {
         self.mark_redelivered(self.messages.next_seq() - 1);
@@ -409,22 +414,17 @@ impl Queue {
         self.ready_bytes -= u64::from(body_len);
     }
 
-    /// Heads (one per level) that have expired at `now`, first to expire first. At most one is returned.
+    /// The message that would be delivered next, if it has expired at `now`. Messages behind it, and those of
+    /// lower priority, are not looked at: that is what RabbitMQ does (§11.2 speaks of each level).
     pub fn expired_head(&mut self, now: Millis) -> Option<u64> {
         if !self.has_expiring || self.ready_count == 0 {
             return None;
         }
-        if !self.has_levels() {
-            let seq = self.ready.peek(&self.messages)?;
-            return self.expiry_of(seq).filter(|&at| at <= now).map(|_| seq);
-        }
-        self.ready
-            .heads(&self.messages)
-            .into_iter()
-            .find(|&seq| self.expiry_of(seq).is_some_and(|at| at <= now))
+        let seq = self.ready.peek(&self.messages)?;
+        self.expiry_of(seq).filter(|&at| at <= now).map(|_| seq)
     }
 
-    /// When the first of the heads expires.
+    /// When the head expires.
     pub fn next_head_expiry(&mut self) -> Option<Millis> {
         if !self.has_expiring {
             return None;
@@ -434,11 +434,8 @@ impl Queue {
             self.has_expiring = false;
             return None;
         }
-        if !self.has_levels() {
-            let seq = self.ready.peek(&self.messages)?;
-            return self.expiry_of(seq);
-        }
-        self.ready.heads(&self.messages).into_iter().filter_map(|seq| self.expiry_of(seq)).min()
+        let seq = self.ready.peek(&self.messages)?;
+        self.expiry_of(seq)
     }
 
     fn expiry_of(&self, seq: u64) -> Option<Millis> {

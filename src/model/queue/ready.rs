@@ -114,22 +114,6 @@ impl Ready {
         }
     }
 
-    /// The head of each level: all the places where an expiry is noticed.
-    pub fn heads(&mut self, messages: &Segments) -> Vec<u64> {
-        if let (Fresh::Levels(fresh), Returned::SortedByLevel(returned)) = (&self.fresh, &self.returned) {
-            let heads = returned.iter().zip(fresh);
-            return heads.filter_map(|(returned, fresh)| returned.first().or(fresh.front()).copied()).collect();
-        }
-        let mut heads: Vec<u64> = self.peek(messages).into_iter().collect();
-        if let Fresh::Levels(levels) = &self.fresh {
-            heads.extend(levels.iter().filter_map(|level| level.front().copied()));
-        }
-        if let Fresh::TwoToOne { high, normal, .. } = &self.fresh {
-            heads.extend([high.front(), normal.front()].into_iter().flatten());
-        }
-        heads
-    }
-
     /// All sequences, in the order in which they go out. Walks over all of them.
     pub fn sequences(&self, messages: &Segments) -> Vec<u64> {
         let mut all: Vec<u64> = match (&self.returned, &self.fresh) {

@@ -256,11 +256,20 @@ impl Segments {
 
     /// Marks a message so that its next delivery says redelivered.
     pub fn set_redelivered(&mut self, seq: u64) {
+        self.mark(seq, flag::REDELIVERED);
+    }
+
+    /// Marks a message as refused with basic.reject.
+    pub fn set_failed(&mut self, seq: u64) {
+        self.mark(seq, flag::FAILED);
+    }
+
+    fn mark(&mut self, seq: u64, flag: u8) {
         if let Some(index) = self.position(seq) {
             let segment = &mut self.list[index];
             let start = segment.entries[(seq - segment.base) as usize];
             if start != HOLE {
-                set_flag(&mut segment.bytes[start as usize..], flag::REDELIVERED, true);
+                set_flag(&mut segment.bytes[start as usize..], flag, true);
             }
         }
     }

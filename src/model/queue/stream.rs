@@ -265,13 +265,17 @@ impl Queue {
         }
     }
 
+    /// Has retention something to take?
+    pub fn is_to_retain_less(&self, now: Millis) -> bool {
+        self.stream().has_outlived(self.settings.max_length_bytes, self.settings.max_age_ms, now)
+    }
+
     /// §12.2, retention: takes the oldest part away if it is to go. Returns its first and last sequence.
     pub fn retain(&mut self, now: Millis, pool: &mut SegmentPool) -> Option<(u64, u64)> {
-        let settings = &self.settings;
-        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
-        if !stream.has_outlived(settings.max_length_bytes, settings.max_age_ms, now) {
+        if !self.is_to_retain_less(now) {
             return None;
         }
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
         let part = stream.parts.pop_front()?;
         let next = stream.first_offset(&self.messages);
         stream.bytes -= part.bytes;

@@ -82,9 +82,12 @@ impl Filter {
     }
 }
 
-/// The properties with the header `x-stream-offset`.
+/// The properties with the header `x-stream-offset`. A message without a delivery mode gets mode 1, as RabbitMQ's
+/// streams do it.
 pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 256]> {
     const HEADERS: u16 = 0x2000;
+    const DELIVERY_MODE: u16 = 0x1000;
+    const TRANSIENT: u8 = 1;
     const FURTHER_FLAGS: u8 = 1;
     let bytes = properties.as_bytes();
     let headers = properties.headers();
@@ -93,6 +96,7 @@ pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 
         let mut owned = properties.to_properties().unwrap_or_default();
         let offset = FieldValue::I64(offset as i64);
         owned.headers.get_or_insert_with(FieldTable::new).insert(OFFSET_HEADER, offset);
+        owned.delivery_mode.get_or_insert(TRANSIENT);
         let mut encoded = BytesMut::new();
         owned.encode(&mut encoded);
         return SmallVec::from_slice(&encoded);
@@ -103,7 +107,7 @@ pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 
     let fields = headers.map_or(&[][..], |headers| headers.0);
     let end = start + if headers.is_some() { 4 + fields.len() } else { 0 };
     let mut out = SmallVec::new();
-    out.extend_from_slice(&(properties.flags() | HEADERS).to_be_bytes());
+    out.extend_from_slice(&(properties.flags() | HEADERS | DELIVERY_MODE).to_be_bytes());
     out.extend_from_slice(&bytes[2..start]);
     let field_len = 1 + OFFSET_HEADER.len() + 1 + 8;
     out.extend_from_slice(&((fields.len() + field_len) as u32).to_be_bytes());
@@ -112,6 +116,9 @@ pub fn with_offset(properties: RawProperties<'_>, offset: u64) -> SmallVec<[u8; 
     out.extend_from_slice(OFFSET_HEADER.as_bytes());
     out.push(b'l');
     out.extend_from_slice(&offset.to_be_bytes());
+    if properties.flags() & DELIVERY_MODE == 0 {
+        out.push(TRANSIENT);
+    }
     out.extend_from_slice(&bytes[end..]);
     out
 }
@@ -203,7 +210,7 @@ mod tests {
         }
     }
 
-    /// §12.2: a client's own header of that name is replaced, everything else stays.
+    /// §12.2: a client's own header of that name is replaced, everything else stays; there is always a delivery mode.
     #[test]
     fn s12_2_the_offset_is_a_header_beside_those_of_the_publisher() {
         let own = |value: &str| FieldTable::from_iter([("k", text("v")), (OFFSET_HEADER, text(value))]);
@@ -214,10 +221,14 @@ mod tests {
             let with = RawProperties::from_bytes(&with).to_properties().unwrap();
             let mut expected = RawProperties::from_bytes(&encoded).to_properties().unwrap();
             expected.headers.get_or_insert_default().insert(OFFSET_HEADER, FieldValue::I64(1 << 40));
+            expected.delivery_mode.get_or_insert(1);
             assert_eq!(with, expected, "{headers:?}");
         }
         let with = with_offset(RawProperties::EMPTY, 3);
-        let headers = RawProperties::from_bytes(&with).headers().unwrap();
-        assert_eq!(headers.get(OFFSET_HEADER).unwrap().as_integer(), Some(3));
+        let with = RawProperties::from_bytes(&with);
+        assert_eq!(with.headers().unwrap().get(OFFSET_HEADER).unwrap().as_integer(), Some(3));
+        assert_eq!(with.delivery_mode(), Some(1));
+        let persistent = with_offset(RawProperties::from_bytes(&[0x10, 0, 2]), 3);
+        assert_eq!(RawProperties::from_bytes(&persistent).delivery_mode(), Some(2));
     }
 }
