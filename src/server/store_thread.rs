@@ -1,5 +1,6 @@
 //! The thread that owns the store: commits whatever gathered while the last commit ran.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
@@ -54,7 +55,7 @@ impl StoreSignal {
     }
 }
 
-/// Starts the thread.
+/// Starts the thread. Should it panic, the process ends.
 ///
 /// # Errors
 /// The operating system gives no thread.
@@ -65,7 +66,12 @@ pub fn spawn(
 ) -> std::io::Result<JoinHandle<Result<(), StoreError>>> {
     std::thread::Builder::new().name("store".to_owned()).spawn(move || {
         *signal.thread.lock() = Some(std::thread::current());
-        run(store, &signal, &directory)
+        let result = catch_unwind(AssertUnwindSafe(|| run(store, &signal, &directory)));
+        result.unwrap_or_else(|_| {
+            // Without it no confirm would ever come again, and nobody would know why.
+            tracing::error!("the store's thread has failed, see above: the broker ends; nothing confirmed is lost");
+            std::process::exit(1)
+        })
     })
 }
 
