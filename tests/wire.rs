@@ -56,6 +56,8 @@ mod routing;
 mod s7_plugin_exchanges;
 #[path = "wire/s14_limits.rs"]
 mod s14_limits;
+#[path = "wire/s15_vhosts.rs"]
+mod s15_vhosts;
 #[path = "wire/settle.rs"]
 mod settle;
 #[path = "wire/tx.rs"]
