@@ -134,6 +134,7 @@ fn s12_2_a_delivery_has_its_offset_its_exchange_and_its_key() {
     let plain = reader.delivery();
     assert_eq!((plain.exchange.as_str(), plain.routing_key.as_str(), plain.redelivered), (topic, "a.b", false));
     assert_eq!(plain.properties.headers, Some(table([("x-stream-offset", FieldValue::I64(0))])));
+    assert_eq!(plain.properties.delivery_mode, Some(1), "set where there was none");
     let delivery = reader.delivery();
     assert_eq!((delivery.tag, delivery.routing_key.as_str()), (2, "a.c"));
     assert_eq!(delivery.header("x-stream-offset"), Some(&FieldValue::I64(1)));

@@ -13,9 +13,9 @@ use crate::model::channel::Delivery;
 use crate::model::connection::{BACKLOG_BYTES_MAX, Out, OutDelivery, OutKind};
 use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, ConsumerKey, QueueKey};
+use crate::model::profile::Profile;
 use crate::model::queue::message::NewMessage;
 use crate::model::queue::stream::{Filter, Offset, Read};
-use crate::model::profile::Profile;
 use crate::model::timer::{Millis, Timer};
 
 /// Deliveries to one consumer before the next has its turn.
@@ -298,6 +298,18 @@ mod tests {
         sent.iter().filter_map(body).collect()
     }
 
+    /// Appends a message and assigns it; nothing is polled.
+    fn append(rig: &mut Rig, body: &[u8]) {
+        let (exchange, routing_key, properties) = (b"".as_slice(), b"s".as_slice(), [0, 0].as_slice());
+        let (body, persistent, priority, expires_at) = (BodyRef::Slice(body), false, 0, None);
+        let (bcc, died) = ([].as_slice(), false);
+        let message =
+            NewMessage { exchange, routing_key, properties, body, persistent, priority, expires_at, bcc, died };
+        let key = rig.broker.queue_key("s").unwrap();
+        rig.broker.append_to_stream(key, &message, rig.now, &mut Outcome::default());
+        rig.broker.dispatch_now(rig.now);
+    }
+
     fn ack(rig: &mut Rig, delivery_tag: u64) -> Vec<String> {
         bodies(&rig.send(basic::Ack { delivery_tag, multiple: true }.into()))
     }
@@ -371,22 +383,9 @@ mod tests {
         let segment = (SEGMENT_SIZE, FieldValue::I32(1));
         let mut rig = rig(false, &[segment, ("x-max-length-bytes", FieldValue::I32(0))]);
         consume(&mut rig, "c", 1, "first");
-        let key = rig.broker.queue_key("s").unwrap();
-        let message = |body| NewMessage {
-            exchange: b"",
-            routing_key: b"s",
-            properties: &[0, 0],
-            body: BodyRef::Slice(body),
-            persistent: false,
-            priority: 0,
-            expires_at: None,
-            bcc: &[],
-            died: false,
-        };
+        // The first is assigned, then it goes.
         for body in [b"m0", b"m1", b"m2"] {
-            // Without a poll between them: the first is assigned, then it goes.
-            rig.broker.append_to_stream(key, &message(body), rig.now, &mut Outcome::default());
-            rig.broker.dispatch_now(rig.now);
+            append(&mut rig, body);
         }
         assert_eq!(rig.broker.queue("s").unwrap().ready_count(), 1);
         assert_eq!(bodies(&rig.take()), ["m0"]);
@@ -401,19 +400,7 @@ mod tests {
         consume(&mut rig, "c", 1, "last");
         rig.send(basic::Ack { delivery_tag: 1, multiple: false }.into());
         let key = rig.broker.queue_key("s").unwrap();
-        let message = NewMessage {
-            exchange: b"",
-            routing_key: b"s",
-            properties: &[0, 0],
-            body: BodyRef::Slice(b"m1"),
-            persistent: false,
-            priority: 0,
-            expires_at: None,
-            bcc: &[],
-            died: false,
-        };
-        rig.broker.append_to_stream(key, &message, rig.now, &mut Outcome::default());
-        rig.broker.dispatch_now(rig.now);
+        append(&mut rig, b"m1");
         rig.broker.delete_queue(key);
         assert_eq!(bodies(&rig.take()), ["m1"]);
     }
