@@ -71,7 +71,9 @@ impl Broker {
         let tag = consume.consumer_tag;
         let state = &self.channels[channel];
         let reused = state.consumers.iter().any(|key| &*self.consumers[*key].tag == tag.as_bytes())
-            || state.reply_consumer.as_ref().is_some_and(|reply| &*reply.tag == tag.as_bytes());
+            // A second reply consumer has a fault of its own.
+            || (consume.queue != REPLY_TO
+                && state.reply_consumer.as_ref().is_some_and(|reply| &*reply.tag == tag.as_bytes()));
         if reused {
             return Err(AmqpError::ReusedConsumerTag(tag.to_owned()));
         }
