@@ -232,4 +232,6 @@ impl<'a> KeptMessage<'a> {
 }
 
 #[cfg(test)]
+mod crashes;
+#[cfg(test)]
 mod tests;

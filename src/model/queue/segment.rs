@@ -65,6 +65,7 @@ impl Segment {
             }
         }
         self.bytes.shrink_to_fit();
+        self.entries.shrink_to_fit();
     }
 
     fn clear(&mut self, base: u64) {

@@ -21,7 +21,7 @@ fn bind<'a>(queue: &'a str, exchange: &'a str, routing_key: &'a str) -> queue::B
 }
 
 /// A durable exchange `d` that delays and routes as a topic exchange, with `q` bound for all keys.
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let mut rig = Rig::new(Settings::default());
     rig.send(declare("d", "x-delayed-message", &[("x-delayed-type", "topic".into())]).into());
     rig.declare("q", FieldTable::new());
@@ -37,11 +37,11 @@ fn with_headers<const N: usize>(headers: [(&str, FieldValue); N]) -> Properties 
     Properties { headers: Some(FieldTable::from_iter(headers)), ..Properties::default() }
 }
 
-fn persistent(ms: i64) -> Properties {
+pub(super) fn persistent(ms: i64) -> Properties {
     Properties { delivery_mode: Some(2), ..delayed(ms) }
 }
 
-fn publish(rig: &mut Rig, routing_key: &str, properties: &Properties, body: &str) -> Vec<Sent> {
+pub(super) fn publish(rig: &mut Rig, routing_key: &str, properties: &Properties, body: &str) -> Vec<Sent> {
     let publish = basic::Publish { exchange: "d", routing_key, mandatory: false, immediate: false };
     rig.publish_with(publish, properties, body)
 }
@@ -290,7 +290,7 @@ fn s10_a_transaction_holds_nothing_back_before_its_commit() {
 }
 
 /// What a process leaves on the disk, and the next one makes of it.
-fn restarted(rig: Rig, store: &mut FaultyMemoryStore, ms: u64) -> Rig {
+pub(super) fn restarted(rig: Rig, store: &mut FaultyMemoryStore, ms: u64) -> Rig {
     let (now, settings) = (rig.now + ms, Settings::default());
     let mut broker = Broker::new(Name::from("/"), settings.clone(), 0, [8; 32]);
     drop(rig);
@@ -307,7 +307,7 @@ fn restarted(rig: Rig, store: &mut FaultyMemoryStore, ms: u64) -> Rig {
     Rig::with_broker(broker, now)
 }
 
-fn commit(rig: &mut Rig, store: &mut FaultyMemoryStore) -> Batch {
+pub(super) fn commit(rig: &mut Rig, store: &mut FaultyMemoryStore) -> Batch {
     let mut batch = Batch::default();
     if let Some(commit) = rig.broker.take_batch(&mut batch) {
         store.commit(std::slice::from_ref(&batch)).unwrap();
