@@ -16,6 +16,8 @@ mod bindings;
 mod channels;
 #[path = "wire/closing.rs"]
 mod closing;
+#[path = "wire/command_line.rs"]
+mod command_line;
 #[path = "wire/confirms.rs"]
 mod confirms;
 #[path = "wire/consume.rs"]
@@ -50,6 +52,8 @@ mod s12_stream_consumers;
 mod s12_streams;
 #[path = "wire/reply_to.rs"]
 mod reply_to;
+#[path = "wire/restart.rs"]
+mod restart;
 #[path = "wire/routing.rs"]
 mod routing;
 #[path = "wire/s7_plugin_exchanges.rs"]

@@ -48,69 +48,13 @@ fn s3_7_heartbeats_are_sent_and_a_silent_client_is_cut_off() {
         }
     }
     let took = since.elapsed();
-    assert!((1900..3500).contains(&took.as_millis()), "cut off after {took:?}");
+    assert!((1900..3900).contains(&took.as_millis()), "cut off after {took:?}");
     // At least one in each interval: a look each half second sends one if nothing else was sent since the last.
     assert!(beats.len() >= 2, "{beats:?}");
-    assert!(beats[0] < Duration::from_millis(1200), "{beats:?}");
+    assert!(beats[0] < Duration::from_millis(1300), "{beats:?}");
     for pair in beats.windows(2) {
-        assert!(pair[1] - pair[0] < Duration::from_millis(1200), "{beats:?}");
+        assert!(pair[1] - pair[0] < Duration::from_millis(1300), "{beats:?}");
     }
-}
-
-/// Runs for longer than a silent client would be suffered.
-fn stays_alive(mut each_half_second: impl FnMut(&mut Socket)) {
-    let mut socket = running(&with_heartbeat(1));
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_millis(3600) {
-        each_half_second(&mut socket);
-        let next = Instant::now() + Duration::from_millis(500);
-        loop {
-            match socket.read(next) {
-                Input::Nothing => break,
-                Input::Frame(_) => {}
-                Input::End => panic!("cut off after {:?}", since.elapsed()),
-            }
-        }
-    }
-}
-
-#[test]
-fn s3_7_a_client_that_sends_heartbeats_stays() {
-    stays_alive(|socket| socket.send_bytes(&raw_frame(8, 0, b"")));
-}
-
-#[test]
-fn s3_7_any_traffic_counts_as_a_sign_of_life() {
-    let mut opened = false;
-    stays_alive(|socket| {
-        if !std::mem::replace(&mut opened, true) {
-            socket.send(1, channel::Open {});
-        }
-        socket.send(1, channel::Flow { active: true });
-    });
-}
-
-#[test]
-fn s3_7_even_a_single_byte_counts() {
-    // One frame that takes all the time there is.
-    let mut body = raw_frame(3, 1, &[b'x'; 20]).into_iter();
-    let mut begun = false;
-    stays_alive(|socket| {
-        if !std::mem::replace(&mut begun, true) {
-            socket.send(1, channel::Open {});
-            socket.send(1, publish("", "s3_7_slow"));
-            socket.send_bytes(&crate::client::header_frame(1, 60, 0, 20, &[0, 0]));
-        }
-        socket.send_bytes(&[body.next().unwrap()]);
-    });
-}
-
-#[test]
-fn s3_7_heartbeat_0_means_none_in_either_direction() {
-    let mut socket = running(&with_heartbeat(0));
-    socket.expect_nothing_for(Duration::from_millis(3500));
-    socket.send(1, channel::Open {});
-    assert_eq!(socket.method().payload[..4], [0, 20, 0, 11]);
 }
 
 #[test]
@@ -123,16 +67,52 @@ fn s3_7_deliveries_alone_do_not_keep_a_silent_client_alive() {
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(6) {
         producer.publish("", "s3_7_deliveries", "x");
-        let next = Instant::now() + Duration::from_millis(100);
-        loop {
-            match socket.read(next) {
-                Input::End => return,
-                Input::Nothing => break,
-                Input::Frame(_) => {}
-            }
+        if drain_until(&mut socket, Instant::now() + Duration::from_millis(100)) == Input::End {
+            return;
         }
     }
     panic!("the silent client was not cut off");
+}
+
+/// Takes what comes: [`Input::Nothing`] at the end of the time, or [`Input::End`].
+fn drain_until(socket: &mut Socket, deadline: Instant) -> Input {
+    loop {
+        match socket.read(deadline) {
+            Input::Frame(_) => {}
+            end => return end,
+        }
+    }
+}
+
+/// Several clients for longer than a silent one would be suffered, each with its own way to say that it lives.
+#[test]
+fn s3_7_any_sign_of_life_each_half_second_will_do() {
+    let mut clients = ["heartbeats", "methods", "single bytes"].map(|sign| (sign, running(&with_heartbeat(1))));
+    for (_, socket) in &mut clients {
+        socket.send(1, channel::Open {});
+    }
+    // One frame that takes all the time there is.
+    let mut body = raw_frame(3, 1, &[b'x'; 20]).into_iter();
+    clients[2].1.send(1, publish("", "s3_7_slow"));
+    clients[2].1.send_bytes(&crate::client::header_frame(1, 60, 0, 20, &[0, 0]));
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(3600) {
+        clients[0].1.send_bytes(&raw_frame(8, 0, b""));
+        clients[1].1.send(1, channel::Flow { active: true });
+        clients[2].1.send_bytes(&[body.next().unwrap()]);
+        let next = Instant::now() + Duration::from_millis(400);
+        for (sign, socket) in &mut clients {
+            assert_ne!(drain_until(socket, next), Input::End, "{sign}: cut off after {:?}", since.elapsed());
+        }
+    }
+}
+
+#[test]
+fn s3_7_heartbeat_0_means_none_in_either_direction() {
+    let mut socket = running(&with_heartbeat(0));
+    socket.expect_nothing_for(Duration::from_millis(3500));
+    socket.send(1, channel::Open {});
+    assert_eq!(socket.method().payload[..4], [0, 20, 0, 11]);
 }
 
 #[test]

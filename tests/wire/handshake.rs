@@ -221,7 +221,7 @@ fn s3_4_limits_over_the_proposal_are_530() {
         let (mut socket, _) = Socket::greet(broker::shared());
         socket.log_in(&Login::default());
         socket.send(0, connection::TuneOk { channel_max, frame_max, heartbeat: 0 });
-        socket.expect_connection_close(530, text, connection::TuneOk::ID);
+        socket.expect_connection_close(530, text, connection::Tune::ID);
     }
 }
 
@@ -235,7 +235,7 @@ fn s3_4_a_frame_max_under_the_minimum_is_530() {
         socket.log_in(&Login::default());
         socket.send(0, connection::TuneOk { channel_max: 1, frame_max, heartbeat: 0 });
         let text = format!("negotiated frame_max = {frame_max} is lower than the minimum allowed value (8192)");
-        socket.expect_connection_close(530, &text, connection::TuneOk::ID);
+        socket.expect_connection_close(530, &text, connection::Tune::ID);
     }
 }
 
@@ -272,13 +272,13 @@ fn s3_5_a_refusal_that_is_not_answered_ends_by_itself() {
 }
 
 #[test]
-fn s3_6_offences_before_the_login_are_a_silent_close_after_3_seconds() {
+fn s3_6_offences_before_tune_ok_are_a_silent_close_after_3_seconds() {
     let close = || connection::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
     let mut huge = bytes::BytesMut::new();
     put_short_string(&mut huge, b"huge");
     huge.extend_from_slice(b"S");
     put_long_string(&mut huge, &[b'x'; 140_000]);
-    let rows: [(&str, Vec<u8>); 7] = [
+    let before_login: [(&str, Vec<u8>); 7] = [
         ("wrong method", method_frame(0, connection::Open { virtual_host: "/" })),
         ("close", method_frame(0, close())),
         ("a frame on a channel", method_frame(1, channel::Open {})),
@@ -291,21 +291,8 @@ fn s3_6_offences_before_the_login_are_a_silent_close_after_3_seconds() {
         }),
         ("an unknown frame type", raw_frame(42, 0, &[])),
     ];
-    let since = Instant::now();
-    let waiting = rows.map(|(what, bytes)| {
-        let (mut socket, _) = Socket::greet(broker::shared());
-        socket.send_bytes(&bytes);
-        (what, socket)
-    });
-    for (what, socket) in waiting {
-        expect_silent_close(socket, since, what);
-    }
-}
-
-#[test]
-fn s3_6_any_other_method_than_tune_ok_is_a_silent_close_after_3_seconds() {
-    let rows = [
-        ("open", method_frame(0, connection::Open { virtual_host: "/" })),
+    let before_tune_ok = [
+        ("open instead of tune-ok", method_frame(0, connection::Open { virtual_host: "/" })),
         ("start-ok again", {
             let properties = table([]);
             let response = b"\0guest\0guest";
@@ -313,15 +300,21 @@ fn s3_6_any_other_method_than_tune_ok_is_a_silent_close_after_3_seconds() {
                 connection::StartOk { client_properties: properties, mechanism: "PLAIN", response, locale: "" };
             method_frame(0, start_ok)
         }),
-        ("a frame on a channel", method_frame(1, channel::Open {})),
+        ("a frame on a channel instead of tune-ok", method_frame(1, channel::Open {})),
     ];
     let since = Instant::now();
-    let waiting = rows.map(|(what, bytes)| {
+    let mut waiting = Vec::new();
+    for (what, bytes) in before_login {
+        let (mut socket, _) = Socket::greet(broker::shared());
+        socket.send_bytes(&bytes);
+        waiting.push((what, socket));
+    }
+    for (what, bytes) in before_tune_ok {
         let (mut socket, _) = Socket::greet(broker::shared());
         socket.log_in(&Login::default());
         socket.send_bytes(&bytes);
-        (what, socket)
-    });
+        waiting.push((what, socket));
+    }
     for (what, socket) in waiting {
         expect_silent_close(socket, since, what);
     }
