@@ -431,16 +431,16 @@ mod tests {
     fn what_stays_for_long_does_not_pin_what_came_with_it() {
         let (mut segments, mut pool) = (Segments::default(), SegmentPool::default());
         let stays = |seq: u64| seq.is_multiple_of(100);
-        let body = |seq: u64| vec![seq as u8; if seq.is_multiple_of(1000) { 5000 } else { 100 }];
+        let body = |seq: u64| vec![seq as u8; if seq.is_multiple_of(70) { 5000 } else { 100 }];
         for seq in 0..100_000 {
             push(&mut segments, &mut pool, &body(seq));
         }
-        let full = segments.memory();
+        let full = segments.memory() - (0..100_000).step_by(70).count() * 5000;
         for seq in (0..100_000).filter(|seq| !stays(*seq)) {
             assert!(segments.settle(seq, &mut pool));
             segments.squeeze(seq);
         }
-        let large_bodies = 100 * 5000;
+        let large_bodies = (0..100_000).step_by(700).count() * 5000;
         assert!(segments.memory() - large_bodies < full / 10, "{} of {full}", segments.memory());
         for seq in 0..100_000 {
             let found = segments.get(seq).map(|(record, shared)| shared.map_or(record.inline_body, |body| body).to_vec());
