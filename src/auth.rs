@@ -95,8 +95,7 @@ impl User {
             Some(FieldValue::I64(limit)) => Ok(Some(*limit)),
             Some(_) => Err(unreadable(field)),
         };
-        let limits =
-            UserLimits { max_connections: limit("max_connections")?, max_channels: limit("max_channels")? };
+        let limits = UserLimits { max_connections: limit("max_connections")?, max_channels: limit("max_channels")? };
         Ok(Self { name, password, tags: tags.collect::<Result<_, _>>()?, limits })
     }
 }

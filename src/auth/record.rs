@@ -41,7 +41,11 @@ pub(crate) fn decode_record(record: &'static str, bytes: &[u8]) -> Result<FieldT
     }
 }
 
-pub(crate) fn text_field<'t>(record: &'static str, table: &'t FieldTable, field: &'static str) -> Result<&'t str, RecordError> {
+pub(crate) fn text_field<'t>(
+    record: &'static str,
+    table: &'t FieldTable,
+    field: &'static str,
+) -> Result<&'t str, RecordError> {
     table.get(field).and_then(FieldValue::as_str).ok_or(RecordError::Field { record, field })
 }
 

@@ -22,8 +22,7 @@ pub enum SaslError {
 /// Anything else, an authorization id in front or text that is not UTF-8 included.
 pub fn plain(response: &[u8]) -> Result<(String, String), SaslError> {
     let text = std::str::from_utf8(response).map_err(|_| SaslError::Plain)?;
-    let (user, password) =
-        text.strip_prefix('\0').and_then(|text| text.split_once('\0')).ok_or(SaslError::Plain)?;
+    let (user, password) = text.strip_prefix('\0').and_then(|text| text.split_once('\0')).ok_or(SaslError::Plain)?;
     if password.contains('\0') {
         return Err(SaslError::Plain);
     }

@@ -368,10 +368,7 @@ fn file_errors_name_file_line_key_and_what_was_expected() {
         ("default_user = ''", "default_user = '': expected a text that is not empty"),
         ("default_pass = ''", "default_pass = …: expected a text that is not empty"),
         ("default_user_tags.x = maybe", "default_user_tags.x = maybe: expected true or false"),
-        (
-            "loopback_users = guest",
-            "loopback_users = guest: expected none; a user goes to loopback_users.NAME = true",
-        ),
+        ("loopback_users = guest", "loopback_users = guest: expected none; a user goes to loopback_users.NAME = true"),
         (
             "default_permissions.read = (",
             "default_permissions.read = (: expected a regular expression (pattern '(': unclosed group)",
@@ -386,10 +383,7 @@ fn file_errors_name_file_line_key_and_what_was_expected() {
             "default_limits.vhosts.1.max_queues = 0",
             "default_limits.vhosts.1.max_queues = 0: expected a number, 1 or more",
         ),
-        (
-            "leveret.vhosts.a.compat = 5",
-            "leveret.vhosts.a.compat = 5: expected one of 3.13, 4.0, 4.1, 4.2, 4.3",
-        ),
+        ("leveret.vhosts.a.compat = 5", "leveret.vhosts.a.compat = 5: expected one of 3.13, 4.0, 4.1, 4.2, 4.3"),
         ("anonymous_login_pass = ''", "anonymous_login_pass = …: expected a text that is not empty"),
         (
             "log.console.level = loud",
@@ -408,8 +402,7 @@ fn listeners() {
     let text = "listeners.tcp.1 = 0.0.0.0:1\nlisteners.tcp.2 = ::1:2\nlisteners.tcp.v6 = [::]:3\nleveret.port = 4";
     let all = ["0.0.0.0:1", "[::1]:2", "127.0.0.1:4", "[::1]:4", "[::]:3"];
     assert_eq!(listening(&file(text)), all);
-    let run =
-        |args: &[&str]| run(&[&["--config", "b.conf"], args].concat(), &[], text).map(|c| listening(&c)).unwrap();
+    let run = |args: &[&str]| run(&[&["--config", "b.conf"], args].concat(), &[], text).map(|c| listening(&c)).unwrap();
     assert_eq!(run(&["--port", "9"]), ["127.0.0.1:9", "[::1]:9"]);
     assert_eq!(run(&["--bind", "::"]), ["[::]:1", "[::]:2", "[::]:4", "[::]:3"]);
     let config = file("listeners.tcp.default = 5673\nleveret.bind = 0.0.0.0, ::1");

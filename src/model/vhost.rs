@@ -66,8 +66,7 @@ impl Vhost {
         if let Some(profile) = self.profile {
             table.insert("compat", profile.as_str());
         }
-        for (field, limit) in
-            [("max_connections", self.limits.max_connections), ("max_queues", self.limits.max_queues)]
+        for (field, limit) in [("max_connections", self.limits.max_connections), ("max_queues", self.limits.max_queues)]
         {
             if let Some(limit) = limit {
                 table.insert(field, FieldValue::I64(limit));

@@ -26,9 +26,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(1200);
 /// Why the broker did not start. Display says what, where and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error(
-        "cannot listen on {address}: {reason}; stop what uses it, or choose another with --port or --bind"
-    )]
+    #[error("cannot listen on {address}: {reason}; stop what uses it, or choose another with --port or --bind")]
     Listen { address: SocketAddr, reason: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -137,12 +135,7 @@ fn announce(address: Option<SocketAddr>, started: Instant) {
     tracing::info!("Server startup complete; 0 plugins started.");
     let address = address.map_or_else(|| "none".to_owned(), |address| address.to_string());
     let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(
-        stdout,
-        "leveret ready amqp={address} pid={} in={}ms",
-        std::process::id(),
-        took.as_millis()
-    );
+    let _ = writeln!(stdout, "leveret ready amqp={address} pid={} in={}ms", std::process::id(), took.as_millis());
     let _ = stdout.flush();
 }
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use parking_lot::RwLock;
 
-pub use self::boot::{StartError, start};
 use self::admission::Admission;
+pub use self::boot::{StartError, start};
 use self::shard::Shard;
 
 use crate::auth::{AuthFailure, Permissions, TopicPermissions, User, UserDirectory};

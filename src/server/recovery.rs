@@ -116,7 +116,8 @@ impl<'a> Boot<'a> {
         let record = |reason: String| StartError::Record { kind: key.kind, name: name.clone(), reason };
         match key.kind {
             DefinitionKind::Vhost => {
-                let vhost = Vhost::decode(Name::from(name.as_str()), value).map_err(|error| record(error.to_string()))?;
+                let vhost =
+                    Vhost::decode(Name::from(name.as_str()), value).map_err(|error| record(error.to_string()))?;
                 self.add_vhost(vhost);
             }
             DefinitionKind::User => {

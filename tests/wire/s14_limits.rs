@@ -63,10 +63,8 @@ fn folder_with_ann(limits: UserLimits) -> tempfile::TempDir {
         tags: Vec::new(),
         limits,
     };
-    let closed = Vhost {
-        limits: VhostLimits { max_connections: Some(0), max_queues: None },
-        ..Vhost::new("closed".into(), 3)
-    };
+    let closed =
+        Vhost { limits: VhostLimits { max_connections: Some(0), max_queues: None }, ..Vhost::new("closed".into(), 3) };
     let all = || Pattern::new(".*").unwrap();
     let permissions = Permissions { configure: all(), write: all(), read: all() }.encode();
     let (guest, ann) = (user("guest", UserLimits::default()), user("ann", limits));
@@ -174,12 +172,7 @@ fn s3_5_the_checks_of_connection_open_have_an_order() {
     let broker = start_in(folder.path(), "");
     let connection = Connection::open(broker.address, &login("/", ANN));
     refused(&broker, "nosuch", ANN, "vhost nosuch not found");
-    refused(
-        &broker,
-        "closed",
-        ANN,
-        "access to vhost 'closed' refused for user 'ann': connection limit (0) is reached",
-    );
+    refused(&broker, "closed", ANN, "access to vhost 'closed' refused for user 'ann': connection limit (0) is reached");
     refused(&broker, "other", ANN, "connection refused for user 'ann': user connection limit (1) is reached");
     connection.close();
     refused(&broker, "other", ANN, "access to vhost 'other' refused for user 'ann'");
@@ -234,8 +227,7 @@ fn s3_11_the_channels_of_the_node_are_counted_over_all_vhosts() {
     let (here, there) = (enter(&broker, "/"), enter(&broker, "other"));
     here.channel();
     there.channel();
-    let text =
-        "number of channels opened on node 'leveret@localhost' has reached the maximum allowed limit of 2";
+    let text = "number of channels opened on node 'leveret@localhost' has reached the maximum allowed limit of 2";
     no_more_channels(&here, text);
     there.channel();
 }

@@ -75,8 +75,7 @@ fn s15_2_a_folder_may_be_opened_as_a_version_that_refuses_what_is_in_it() {
     let broker = start_in(folder.path(), "leveret.vhosts./.compat = 4.3");
     let channel = enter(&broker, "/").channel();
     channel.look("q");
-    let explanation =
-        "invalid arg 'x-consumer-timeout' for queue 'r' in vhost '/' of queue type rabbit_classic_queue";
+    let explanation = "invalid arg 'x-consumer-timeout' for queue 'r' in vhost '/' of queue type rabbit_classic_queue";
     channel.refuses(declare_args("r", [("x-consumer-timeout", 60_000.into())]), 406, explanation);
 }
 
@@ -148,7 +147,6 @@ fn s3_3_anonymous_is_refused_if_the_password_that_is_set_is_wrong() {
     let Some(broker) = start("anonymous_login_user = guest\nanonymous_login_pass = wrong") else { return };
     let (mut socket, _) = Socket::greet(broker.address);
     socket.send_start_ok(&anonymous());
-    let explanation =
-        "Login was refused using authentication mechanism ANONYMOUS. For details see the broker logfile.";
+    let explanation = "Login was refused using authentication mechanism ANONYMOUS. For details see the broker logfile.";
     socket.expect_connection_close(403, explanation, MethodId::NONE);
 }

@@ -163,7 +163,9 @@ mod tests {
         let mut strict = start(false);
         assert!(strict(&unchanged, with("x-overflow", "drop-head".into())).contains("inequivalent arg"));
         let mut relaxed = start(true);
-        for (name, value) in [("x-queue-type", "classic".into()), ("x-max-priority", 3.into()), ("x-queue-mode", "lazy".into())] {
+        for (name, value) in
+            [("x-queue-type", "classic".into()), ("x-max-priority", 3.into()), ("x-queue-mode", "lazy".into())]
+        {
             assert!(relaxed(&unchanged, with(name, value)).contains("DeclareOk"), "{name}");
         }
         let flags = |declare: &mut queue::Declare<'static>| {
@@ -192,7 +194,8 @@ mod tests {
         let mut rig = Rig::new(settings);
         rig.declare("q", FieldTable::new());
         let arguments = FieldTable::from_iter([("x-queue-type", FieldValue::from("quorum"))]);
-        let text = "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'";
+        let text =
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'";
         expect(&rig.send(queue::Declare { arguments, ..declare("q") }.into()), text);
     }
 
@@ -213,7 +216,10 @@ mod tests {
         rig.broker.client(rig.connection, event(1), 0);
         expect(&rig.take(), "OpenOk");
         rig.broker.client(rig.connection, event(3), 0);
-        expect(&rig.take(), "number of channels opened on node 'leveret@localhost' has reached the maximum allowed limit of 2");
+        expect(
+            &rig.take(),
+            "number of channels opened on node 'leveret@localhost' has reached the maximum allowed limit of 2",
+        );
         assert_eq!((user.used(), channels.used()), (0, 0), "a closed connection holds none");
     }
 
@@ -223,7 +229,8 @@ mod tests {
         let mut rig = Rig::new(Settings { node, ..Settings::default() });
         rig.broker.connections[rig.connection].info.channel_quota.set_max(Some(1));
         rig.broker.client(rig.connection, Event::Method { channel: 2, method: channel::Open {}.into() }, 0);
-        let text = "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed user limit of 1";
+        let text =
+            "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed user limit of 1";
         let sent = rig.take();
         expect(&sent, text);
         expect(&sent, "class_id: 0, method_id: 0");
