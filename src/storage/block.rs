@@ -153,6 +153,12 @@ impl Block {
         self.position(seq).is_some_and(|at| self.live_at(at))
     }
 
+    /// The segment of a live message.
+    pub fn segment_of(&self, seq: u64) -> Option<u32> {
+        let at = self.position(seq).filter(|&at| self.live_at(at))?;
+        Some(self.extents[self.extent_of(at)].segment)
+    }
+
     /// How often the message was delivered.
     pub fn delivered(&self, seq: u64) -> u32 {
         if self.counts.is_empty() {
@@ -281,7 +287,7 @@ impl Block {
             ..old
         };
         usages.remove(&old);
-        // Compaction moves whole extents from their first message on, so that `below` is mostly none.
+        // Compaction moves an extent's messages in order, so that `below` is mostly none.
         let mut next = number;
         if below > 0 {
             self.extents[number] = part(start, below);
@@ -333,8 +339,8 @@ impl Block {
         }
     }
 
-    /// Reads a row; `None` if it is none. Counts its extents in.
-    pub fn decode(first: u64, row: &[u8], usages: &mut Usages) -> Option<Self> {
+    /// Reads a row; `None` if it is none, or points to a segment behind the last one. Counts its extents in.
+    pub fn decode(first: u64, row: &[u8], last_segment: u32, usages: &mut Usages) -> Option<Self> {
         if *row.first()? != ROW_VERSION {
             return None;
         }
@@ -358,7 +364,11 @@ impl Block {
                 count: small(next()?)?,
                 live: small(next()?)?,
             };
-            if extent.live == 0 || extent.live > extent.count || extent.offset.checked_add(extent.span).is_none() {
+            if extent.segment > last_segment
+                || extent.live == 0
+                || extent.live > extent.count
+                || extent.offset.checked_add(extent.span).is_none()
+            {
                 return None;
             }
             block.extents.push(extent);
@@ -484,4 +494,111 @@ fn words(from: u32, to: u32) -> impl Iterator<Item = (usize, u64)> {
         let high = if word == to / 64 { u64::MAX >> (63 - to % 64) } else { u64::MAX };
         (word as usize, low & high)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The gap to the last sequence, frames since then, bytes.
+        Push(u64, u32, u32),
+        Settle(u64, u64),
+        /// Moves the live messages from a sequence on, so many, to another segment.
+        Move(u64, usize, u32),
+        Delivered(u64, u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (prop_oneof![8 => Just(1), 1 => 2..70_u64], 0..3_u32, 0..500_u32)
+                .prop_map(|(gap, frames, bytes)| Step::Push(gap, frames, bytes)),
+            2 => (0..400_u64, 0..20_u64).prop_map(|(first, length)| Step::Settle(first, first + length)),
+            1 => (0..400_u64, 1..30_usize, 0..3_u32).prop_map(|(first, count, segment)| Step::Move(first, count, segment)),
+            1 => (0..400_u64, 1..9_u32).prop_map(|(seq, count)| Step::Delivered(seq, count)),
+        ]
+    }
+
+    proptest! {
+        /// A block says the same as a map from sequence to segment, whatever happens to it.
+        #[test]
+        fn is_a_map(steps in prop::collection::vec(step(), 1..300)) {
+            let mut usages = Usages::default();
+            let mut block = Block::new(1000);
+            let mut map: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+            let mut seq = 1000;
+            let mut offset = 48;
+            for (number, step) in steps.iter().enumerate() {
+                match *step {
+                    Step::Push(gap, frames, bytes) => {
+                        seq += if number == 0 { 0 } else { gap };
+                        offset += frames * 4000;
+                        if (number == 0 || seq > block.last()) && block.has_room(seq) {
+                            let place = Place { segment: 9, offset, end: offset + 4000 };
+                            block.push(seq, place, bytes, &mut usages);
+                            map.insert(seq, (9, 0));
+                        }
+                    }
+                    Step::Settle(first, last) => {
+                        let before = map.len();
+                        map.retain(|&seq, _| seq < 1000 + first || seq > 1000 + last);
+                        let settled = block.settle(1000 + first, 1000 + last, &mut usages);
+                        prop_assert_eq!(settled as usize, before - map.len());
+                    }
+                    Step::Move(first, count, segment) => {
+                        // Each to a segment of its own number range: a message never goes back.
+                        let segment = 10 + segment + number as u32 * 3;
+                        for (&seq, (at, _)) in map.range_mut(1000 + first..).take(count) {
+                            let place = Place { segment, offset: 48 + seq as u32, end: 4000 };
+                            prop_assert!(block.relocate(seq, place, 10, &mut usages));
+                            *at = segment;
+                        }
+                    }
+                    Step::Delivered(seq, count) => {
+                        let known = map.get_mut(&(1000 + seq));
+                        prop_assert_eq!(block.set_delivered(1000 + seq, count), known.is_some());
+                        known.into_iter().for_each(|known| known.1 = count);
+                    }
+                }
+                prop_assert!(block.is_sound());
+                prop_assert_eq!(block.live() as usize, map.len());
+            }
+            for seq in 990..=block.last() + 10 {
+                prop_assert_eq!(block.is_live(seq), map.contains_key(&seq));
+                if let Some((segment, count)) = map.get(&seq) {
+                    prop_assert_eq!(block.segment_of(seq), Some(*segment));
+                    prop_assert_eq!(block.delivered(seq), *count);
+                }
+            }
+            prop_assert_eq!(usages.all().map(|(_, usage)| usage.live).sum::<u64>(), block.live());
+            let mut row = Vec::new();
+            block.encode(&mut row);
+            let mut again = Usages::default();
+            if block.live() > 0 {
+                let read = Block::decode(1000, &row, u32::MAX, &mut again).expect("what was encoded");
+                prop_assert_eq!(again.live_bytes(), usages.live_bytes());
+                prop_assert_eq!(Block { stored: false, ..read }, block.clone());
+            }
+            // Nothing is left over in the sums.
+            block.clear(&mut usages);
+            prop_assert_eq!((usages.live_bytes(), usages.all().count()), (0, 0));
+        }
+
+        /// A damaged row is refused, or is a sound block; it never panics.
+        #[test]
+        fn any_row_is_no_panic(mut row in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(version) = row.first_mut() {
+                *version = ROW_VERSION;
+            }
+            let mut usages = Usages::default();
+            if let Some(block) = Block::decode(5, &row, 100, &mut usages) {
+                prop_assert!(block.is_sound());
+            }
+        }
+    }
 }

@@ -2,11 +2,10 @@
 //! can be removed.
 //!
 //! A segment that is consumed in order dies by itself; this is for messages that stay long among others
-//! that do not. A copy is an entry like any other, in the same commit as the batches of that moment.
+//! that do not. The segment is read once from start to end, a stretch at a time. A copy is an entry like
+//! any other, in the same commit as the batches of that moment.
 //! Invariants: only segments before the tail are compacted, so a segment never has two copies of a message;
-//! all live messages of an extent are copied in one commit; the index learns of it after that commit.
-
-use std::collections::VecDeque;
+//! the index learns of copies after their commit, and ignores those that were settled meanwhile.
 
 use bytes::Bytes;
 
@@ -14,26 +13,29 @@ use crate::model::record::Batch;
 
 use super::StoreError;
 use super::durable::SledStore;
-use super::index::BlockKey;
+use super::format::SEGMENT_HEADER;
 use super::reader::BodyAt;
 
 /// A segment of which less than one part in so many is live is compacted.
 const LIVE_PART: u64 = 4;
-/// Bytes that are copied while idle at once (and one extent more).
-const IDLE_COPY_BYTES: usize = 1 << 20;
-/// Bytes that are copied with a commit, if it is not longer itself.
-const COMMIT_COPY_BYTES: usize = 128 << 10;
-/// Dead bytes that do not matter, in segments.
+/// Bytes that are read while idle at once.
+const IDLE_BYTES: usize = 4 << 20;
+/// Bytes that are read with a commit at least. A larger commit takes twice its length: then compaction keeps
+/// up with any load, since it copies less than one byte for four that it frees.
+const COMMIT_BYTES_MIN: usize = 256 << 10;
+/// Bytes that are read at once, unless a frame is longer.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Dead bytes that do not matter while commits go on, in segments.
 const DEAD_SEGMENTS: u64 = 2;
 
 /// What is being compacted.
 #[derive(Default)]
 pub(super) struct Compaction {
+    /// The segment, 0 if none.
     segment: u32,
-    /// Offset and block of the extents that are left.
-    extents: VecDeque<(u32, BlockKey)>,
-    /// How many of them the copies of the running commit cover.
-    copied: usize,
+    /// Where to go on in it, and where after the running commit.
+    next: u64,
+    after: u64,
     /// Segments that could not be read.
     unreadable: Vec<u32>,
 }
@@ -49,32 +51,33 @@ pub(super) struct Moved {
 impl SledStore {
     /// The copies to be made in the next commit: none unless the log is mostly dead.
     pub(super) fn moves_with_commit(&mut self, batches: &[Batch]) -> Vec<Moved> {
-        if self.compaction.extents.is_empty() && !self.is_mostly_dead() {
+        if self.compaction.segment == 0 && !self.is_mostly_dead() {
             return Vec::new();
         }
-        // Each byte written to a segment that is then compacted is copied but a few times in all.
         let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
-        self.next_moves(bytes.max(COMMIT_COPY_BYTES))
+        self.next_moves(COMMIT_BYTES_MIN.max(2 * bytes))
     }
 
     /// Copies some messages of a segment that is mostly dead; false if there is none.
     pub(super) fn compact_when_idle(&mut self) -> Result<bool, StoreError> {
-        let moved = self.next_moves(IDLE_COPY_BYTES);
-        if moved.is_empty() {
-            return Ok(false);
+        let moved = self.next_moves(IDLE_BYTES);
+        if !moved.is_empty() {
+            self.commit_with(&[], &moved)?;
         }
-        self.commit_with(&[], &moved)?;
-        self.moves_done(&moved);
-        Ok(true)
+        self.moves_done();
+        Ok(self.compaction.segment != 0)
     }
 
     /// The copies are in the log.
-    pub(super) fn moves_done(&mut self, moved: &[Moved]) {
-        if !moved.is_empty() {
-            self.compaction.extents.drain(..self.compaction.copied);
-            self.reader.rest();
+    pub(super) fn moves_done(&mut self) {
+        let Compaction { segment, after, .. } = self.compaction;
+        if segment != 0 {
+            self.compaction.next = after;
+            if self.index.usages.is_dead(segment) {
+                self.compaction.segment = 0;
+                self.reader.rest();
+            }
         }
-        self.compaction.copied = 0;
     }
 
     /// While commits go on, copying waits until more than half of the disk space is wasted: what is consumed
@@ -84,31 +87,24 @@ impl SledStore {
         usages.size() > 2 * usages.live_bytes() + DEAD_SEGMENTS * self.options.segment_bytes
     }
 
+    /// Reads on in the segment, at most so many bytes.
     fn next_moves(&mut self, bytes_max: usize) -> Vec<Moved> {
         let mut moved = Vec::new();
-        if self.compaction.extents.is_empty() && !self.choose_segment() {
+        if self.compaction.segment == 0 && !self.choose_segment() {
             return moved;
         }
-        let mut bytes = 0;
-        self.compaction.copied = 0;
-        while bytes < bytes_max
-            && let Some(&(offset, key)) = self.compaction.extents.get(self.compaction.copied)
-        {
-            match self.copy_extents(key, offset, &mut moved) {
-                Ok(copied) => bytes += copied,
-                Err(error) => {
+        self.compaction.after = self.compaction.next;
+        let end = self.compaction.next.saturating_add(bytes_max as u64);
+        while self.compaction.after < end {
+            if let Err(error) = self.copy_chunk(&mut moved) {
+                // What a failed commit left behind the end of the segment is no error: nothing is live by then.
+                if moved.is_empty() && !self.index.usages.is_dead(self.compaction.segment) {
                     tracing::error!(%error, "a log segment cannot be compacted");
                     self.compaction.unreadable.push(self.compaction.segment);
-                    self.compaction.extents.clear();
-                    self.compaction.copied = 0;
-                    return Vec::new();
+                    self.compaction.segment = 0;
                 }
+                break;
             }
-            self.compaction.copied += 1;
-        }
-        if moved.is_empty() {
-            // What was left has died in the meantime.
-            self.compaction.extents.clear();
         }
         moved
     }
@@ -127,33 +123,25 @@ impl SledStore {
             return false;
         };
         self.compaction.segment = segment;
-        self.compaction.extents = self.index.extents_in(segment).into();
+        self.compaction.next = SEGMENT_HEADER as u64;
         true
     }
 
-    /// Adds the block's live messages in its extents at that offset of the segment, if there still are any.
-    fn copy_extents(&mut self, key: BlockKey, offset: u32, moved: &mut Vec<Moved>) -> Result<usize, StoreError> {
-        let segment = self.compaction.segment;
-        let Some(block) = self.index.block(key) else { return Ok(0) };
-        let mut bytes = 0;
+    /// Reads the next frames, and adds the messages that are live and whose place is there.
+    fn copy_chunk(&mut self, moved: &mut Vec<Moved>) -> Result<(), StoreError> {
+        let Compaction { segment, after, .. } = self.compaction;
+        let chunk = self.reader.frames_from(segment, after as u32, CHUNK_BYTES)?;
         let mut found = Vec::new();
-        for (number, extent) in block.extents().iter().enumerate() {
-            if (extent.segment, extent.offset) != (segment, offset) {
-                continue;
+        self.reader.messages(&chunk, None, &mut |message| {
+            if self.index.is_in(message.queue, message.seq, segment) {
+                found.push(message);
             }
-            let (from, to) = block.owned(number);
-            let chunk = self.reader.chunk(segment, offset, extent.span)?;
-            self.reader.messages(&chunk, key.0, &mut |message| {
-                if message.seq >= from && message.seq <= to && block.is_live(message.seq) {
-                    found.push(message);
-                }
-            })?;
-            for message in found.drain(..) {
-                let body = message.body.map(|at| self.reader.body(&chunk, at).map(|body| (at, body))).transpose()?;
-                bytes += message.record.len() + body.as_ref().map_or(0, |(_, body)| body.len());
-                moved.push(Moved { queue: key.0, seq: message.seq, record: message.record, body });
-            }
+        })?;
+        for message in found {
+            let body = message.body.map(|at| self.reader.body(&chunk, at).map(|body| (at, body))).transpose()?;
+            moved.push(Moved { queue: message.queue, seq: message.seq, record: message.record, body });
         }
-        Ok(bytes)
+        self.compaction.after = chunk.end();
+        Ok(())
     }
 }

@@ -113,7 +113,8 @@ impl SledStore {
 
     fn load(&mut self) -> Result<Recovery, StoreError> {
         let index = &mut self.index;
-        self.tables.blocks(&mut |key, row| index.load(key, row))?;
+        let last_segment = segment_numbers(self.log.dir())?.last().copied().unwrap_or(0);
+        self.tables.blocks(&mut |key, row| index.load(key, row, last_segment))?;
         let mut highest = index.last_sequence();
         let checkpoint = self.tables.position()?;
         let definitions = &mut self.definitions;
@@ -347,7 +348,7 @@ impl Store for SledStore {
         }
         let moved = self.moves_with_commit(batches);
         let bytes = self.commit_with(batches, &moved)?;
-        self.moves_done(&moved);
+        self.moves_done();
         self.checkpoint_with_commit(bytes);
         self.committed_at = Instant::now();
         Ok(())
@@ -389,7 +390,7 @@ impl Store for SledStore {
                     continue;
                 }
                 let chunk = self.reader.chunk(extent.segment, extent.offset, extent.span)?;
-                self.reader.messages(&chunk, queue, &mut |message| {
+                self.reader.messages(&chunk, Some(queue), &mut |message| {
                     if message.seq >= from.max(first) && message.seq <= to && block.is_live(message.seq) {
                         found.push(message);
                     }

@@ -145,8 +145,8 @@ impl Index {
 
     /// Takes over a row of the checkpoint. Rows come in the order of their keys.
     /// False if it is damaged or does not fit behind the ones before.
-    pub fn load(&mut self, (queue, first): BlockKey, row: &[u8]) -> bool {
-        let Some(block) = Block::decode(first, row, &mut self.usages) else { return false };
+    pub fn load(&mut self, (queue, first): BlockKey, row: &[u8], last_segment: u32) -> bool {
+        let Some(block) = Block::decode(first, row, last_segment, &mut self.usages) else { return false };
         let blocks = self.queues.entry(queue).or_default();
         if blocks.back().is_some_and(|back| back.last() >= first) {
             return false;
@@ -176,25 +176,10 @@ impl Index {
         blocks.filter(|block| block.live() > 0)
     }
 
-    /// The block with this key.
-    pub fn block(&self, (queue, first): BlockKey) -> Option<&Block> {
-        let blocks = self.queues.get(&queue)?;
-        blocks.get(position(blocks, first)?).filter(|block| block.first == first)
-    }
-
-    /// Keys of the blocks that have something in the segment, with the offset of their extents there.
-    pub fn extents_in(&self, segment: u32) -> Vec<(u32, BlockKey)> {
-        let mut found = Vec::new();
-        for (&queue, blocks) in &self.queues {
-            for block in blocks {
-                let extents = block.extents().iter().filter(|extent| extent.segment == segment);
-                found.extend(extents.map(|extent| (extent.offset, (queue, block.first))));
-            }
-        }
-        found.sort_unstable();
-        // Messages that were moved into one frame from different places are extents of their own.
-        found.dedup();
-        found
+    /// Whether the message is live and its place is in that segment.
+    pub fn is_in(&self, queue: u64, seq: u64, segment: u32) -> bool {
+        let Some(blocks) = self.queues.get(&queue) else { return false };
+        position(blocks, seq).is_some_and(|number| blocks[number].segment_of(seq) == Some(segment))
     }
 
     /// Rows to write and rows to remove; nothing is left to do then.

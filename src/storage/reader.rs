@@ -47,6 +47,7 @@ pub(super) struct Chunk {
 
 /// A message in a chunk.
 pub(super) struct Found {
+    pub queue: u64,
     pub seq: u64,
     pub record: Bytes,
     pub body: Option<BodyAt>,
@@ -70,25 +71,38 @@ impl Reader {
     pub fn chunk(&mut self, segment: u32, offset: u32, length: u32) -> Result<Chunk, StoreError> {
         let source = self.source(segment)?;
         let mut bytes = vec![0; length as usize];
+        match read_at(&source.file, &mut bytes, offset.into()) {
+            Ok(_) => self.checked(segment, offset, bytes),
+            Err(error) => Err(failed("read", &segment_path(&self.dir, segment))(error)),
+        }
+    }
+
+    /// Reads whole frames from `offset` on: so many bytes, or one frame if that is longer.
+    pub fn frames_from(&mut self, segment: u32, offset: u32, bytes_max: usize) -> Result<Chunk, StoreError> {
+        let source = self.source(segment)?;
+        let mut bytes = vec![0; bytes_max.max(FRAME_HEADER)];
         let read = read_at(&source.file, &mut bytes, offset.into());
-        let checked = read.map(|read| check(&bytes[..read], length as usize, source.salt));
-        match checked {
-            Ok(Ok(())) => Ok(Chunk { segment, offset, bytes: bytes.into() }),
-            Ok(Err(at)) => {
-                Err(self.damaged(segment, u64::from(offset) + at as u64, "a message that was stored is not readable"))
+        let length = read.map(|read| whole_frames(&bytes[..read]));
+        match length {
+            Ok(length) if length > bytes.len() || length == 0 => {
+                self.chunk(segment, offset, length.max(FRAME_HEADER) as u32)
+            }
+            Ok(length) => {
+                bytes.truncate(length);
+                self.checked(segment, offset, bytes)
             }
             Err(error) => Err(failed("read", &segment_path(&self.dir, segment))(error)),
         }
     }
 
-    /// Gives the messages of the queue in the chunk, in order.
-    pub fn messages(&self, chunk: &Chunk, queue: u64, sink: &mut dyn FnMut(Found)) -> Result<(), StoreError> {
+    /// Gives the messages in the chunk, of one queue or of all, in order.
+    pub fn messages(&self, chunk: &Chunk, queue: Option<u64>, sink: &mut dyn FnMut(Found)) -> Result<(), StoreError> {
         for (start, payload) in chunk.frames() {
             let frame = chunk.offset + start as u32;
             for entry in Entries::new(payload) {
                 let entry = entry.map_err(|at| malformed(&segment_path(&self.dir, chunk.segment), frame.into(), at))?;
                 if let Entry::Message { queue: of, seq, record, body, .. } = entry
-                    && of == queue
+                    && queue.is_none_or(|queue| of == queue)
                 {
                     let body = body.map(|BodyRef { back, at, len }| BodyAt {
                         segment: chunk.segment,
@@ -96,7 +110,7 @@ impl Reader {
                         at,
                         len,
                     });
-                    sink(Found { seq, record: chunk.bytes.slice_ref(record), body });
+                    sink(Found { queue: of, seq, record: chunk.bytes.slice_ref(record), body });
                 }
             }
         }
@@ -147,6 +161,18 @@ impl Reader {
         self.shared = None;
     }
 
+    /// Makes a chunk of bytes that were read, if they are whole frames.
+    fn checked(&mut self, segment: u32, offset: u32, bytes: Vec<u8>) -> Result<Chunk, StoreError> {
+        let salt = self.source(segment)?.salt;
+        match check(&bytes, salt) {
+            Ok(()) => Ok(Chunk { segment, offset, bytes: bytes.into() }),
+            Err(at) => {
+                let reason = "a message that was stored is not readable";
+                Err(self.damaged(segment, u64::from(offset) + at as u64, reason))
+            }
+        }
+    }
+
     fn damaged(&self, segment: u32, offset: u64, reason: &str) -> StoreError {
         damaged(&segment_path(&self.dir, segment), offset, reason)
     }
@@ -192,6 +218,11 @@ impl Reader {
 }
 
 impl Chunk {
+    /// Offset in the segment behind it.
+    pub fn end(&self) -> u64 {
+        u64::from(self.offset) + self.bytes.len() as u64
+    }
+
     /// Start in the chunk and payload of every frame.
     fn frames(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let mut at = 0;
@@ -205,18 +236,36 @@ impl Chunk {
     }
 }
 
-/// Checks that the bytes are whole frames of that length together; else says where they are not.
-fn check(bytes: &[u8], length: usize, salt: u32) -> Result<(), usize> {
+/// Checks that the bytes are whole frames; else says where they are not. What a file was too short for is
+/// zeros, and those are none.
+fn check(bytes: &[u8], salt: u32) -> Result<(), usize> {
     let mut at = 0;
-    while at < length {
-        let header = bytes.get(at..at + FRAME_HEADER).and_then(|header| header.try_into().ok());
-        let header = header.and_then(FrameHeader::decode).ok_or(at)?;
-        let end = at + FRAME_HEADER + header.length as usize;
+    while at < bytes.len() {
+        let end = at + frame_length(&bytes[at..]).ok_or(at)?;
         let frame = bytes.get(at..end).ok_or(at)?;
+        let header = FrameHeader::decode(frame[..FRAME_HEADER].try_into().expect("a header")).ok_or(at)?;
         if frame_crc(&frame[8..], salt) != header.crc {
             return Err(at);
         }
         at = end;
     }
     Ok(())
+}
+
+/// Length of the frame that starts there; `None` if none does.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..FRAME_HEADER)?.try_into().ok()?;
+    Some(FRAME_HEADER + FrameHeader::decode(header)?.length as usize)
+}
+
+/// Bytes of the whole frames at the start; if there is none, of the first one, and 0 if that is no frame.
+fn whole_frames(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(length) = frame_length(&bytes[at..]) {
+        if at + length > bytes.len() {
+            return if at == 0 { length } else { at };
+        }
+        at += length;
+    }
+    at
 }

@@ -15,6 +15,7 @@
 //! starts the writing on Linux: the file has to be synced as well.
 
 use std::fs::File;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -46,17 +47,7 @@ impl Tables {
     /// Opens the trees in their folder, or makes them.
     pub fn open(path: PathBuf, cache_bytes: u64) -> Result<Self, StoreError> {
         let config = ::sled::Config::new().path(&path).cache_capacity(cache_bytes).flush_every_ms(None);
-        let start = Instant::now();
-        let db = loop {
-            match config.open() {
-                // The folder is ours alone, so this is an earlier store of this process: sled's threads let
-                // go of the file a moment after the last handle is dropped.
-                Err(::sled::Error::Io(error)) if error.to_string().contains("lock") && start.elapsed() < LET_GO => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                result => break result.map_err(index_failed("open", &path))?,
-            }
-        };
+        let db = open_db(&config).map_err(index_failed("open", &path))?;
         let definitions = db.open_tree("definitions").map_err(index_failed("open", &path))?;
         let blocks = db.open_tree("blocks").map_err(index_failed("open", &path))?;
         let file_path = path.join("db");
@@ -109,7 +100,7 @@ impl Tables {
             let queue = u64::from_be_bytes(queue.try_into().expect("8 bytes"));
             let first = u64::from_be_bytes(first.try_into().expect("8 bytes"));
             if !sink((queue, first), &value) {
-                return Err(self.damaged("a block"));
+                return Err(self.damaged("a block (or the log segment it points to)"));
             }
         }
         Ok(())
@@ -143,6 +134,22 @@ impl Tables {
 
     fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged { path: self.path.clone(), offset: 0, reason: format!("{what} is not readable") }
+    }
+}
+
+fn open_db(config: &::sled::Config) -> Result<::sled::Db, ::sled::Error> {
+    let start = Instant::now();
+    loop {
+        // sled panics over some damage that it meets here; to us that is an error like the others.
+        let opened = panic::catch_unwind(AssertUnwindSafe(|| config.open()));
+        match opened.unwrap_or(Err(::sled::Error::Corruption { at: None, bt: () })) {
+            // The folder is ours alone, so this is an earlier store of this process: sled's threads let go of
+            // the file a moment after the last handle is dropped.
+            Err(::sled::Error::Io(error)) if error.to_string().contains("lock") && start.elapsed() < LET_GO => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
     }
 }
 
