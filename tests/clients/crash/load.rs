@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use futures_lite::{StreamExt as _, future};
 use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use lapin::publisher_confirm::{Confirmation, PublisherConfirm};
+use lapin::types::AMQPValue;
 use lapin::{BasicProperties, Channel, Connection, Consumer, Error};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::ledger::{Chain, Fate, Id, Ledger, Place, Seen};
-use crate::clients::harness::{Rng, said, try_connect};
+use crate::clients::harness::{Rng, said, table, try_connect};
 
 /// What one prefetch lets a consumer hold.
 const PREFETCH: u16 = 30;
+/// How long a message is held back.
+const DELAY_MS: i32 = 80;
 /// Deliveries between two proofs.
 const SETTLED_PER_PROOF: usize = 25;
 
@@ -125,13 +128,19 @@ fn target(rng: &mut Rng) -> (&'static str, &'static str, &'static [Chain]) {
         0..25 => ("", "plain", &[Chain::Plain]),
         25..45 => ("fan", "any", &[Chain::FanA, Chain::FanB]),
         45..70 => ("topics", "work.to.do", &[Chain::Work]),
-        70..85 => ("", "ttl", &[Chain::Ttl]),
+        70..78 => ("", "ttl", &[Chain::Ttl]),
+        78..86 => ("later", "", &[Chain::Delayed]),
+        86..93 => ("", "quorum", &[Chain::Quorum]),
         _ => ("", "lanes", &[Chain::Lanes]),
     }
 }
 
-fn properties(id: Id, persistent: bool) -> BasicProperties {
-    BasicProperties::default().with_delivery_mode(if persistent { 2 } else { 1 }).with_priority(id.priority())
+/// What a message is published with. Only one exchange looks at the delay.
+pub fn properties(id: Id, persistent: bool) -> BasicProperties {
+    BasicProperties::default()
+        .with_delivery_mode(if persistent { 2 } else { 1 })
+        .with_priority(id.priority())
+        .with_headers(table([("x-delay", AMQPValue::LongInt(DELAY_MS))]))
 }
 
 fn note(scene: &Scene, copies: &[(Chain, Id)], confirmation: &Confirmation) {

@@ -12,8 +12,10 @@ use lapin::{Channel, Connection, Consumer, ExchangeKind};
 
 use super::churn::EXCHANGE as CHURN;
 use super::ledger::{Chain, Id, Place, Seen, Sight};
-use super::load::{Scene, body, id_of};
-use crate::clients::harness::{connect, open_channel, open_confirming, persistent, publish_confirmed, soon, table, text};
+use super::load::{Scene, body, id_of, properties};
+use crate::clients::harness::{
+    connect, next, open_channel, open_confirming, publish_confirmed, soon, table, text,
+};
 
 /// A queue that nobody looks into: publishes to it are there for their confirms. A message without a route is
 /// confirmed at once, and proves nothing.
@@ -40,6 +42,7 @@ fn arguments(place: Place) -> FieldTable {
             ("x-dead-letter-routing-key", text("expired")),
             ("x-message-ttl", AMQPValue::LongInt(TTL_MS)),
         ]),
+        (Chain::Quorum, 0) => table([("x-queue-type", text("quorum")), ("x-delivery-limit", AMQPValue::LongInt(-1))]),
         (Chain::Lanes, 0) => table([("x-max-priority", AMQPValue::LongInt(2))]),
         _ => FieldTable::default(),
     }
@@ -52,9 +55,13 @@ pub async fn declare(connection: &Connection, passive: bool) {
         let options = ExchangeDeclareOptions { durable: true, passive, ..Default::default() };
         channel.exchange_declare(name, kind, options, FieldTable::default()).await.expect("the exchange is there");
     }
+    let options = ExchangeDeclareOptions { durable: true, passive, ..Default::default() };
+    let kind = ExchangeKind::Custom("x-delayed-message".to_owned());
+    let arguments = table([("x-delayed-type", text("fanout"))]);
+    channel.exchange_declare("later", kind, options, arguments).await.expect("the exchange is there");
     for place in Place::all() {
         let options = QueueDeclareOptions { durable: true, passive, ..Default::default() };
-        channel.queue_declare(place.queue(), options, arguments(place)).await.expect("the queue is there");
+        channel.queue_declare(place.queue(), options, self::arguments(place)).await.expect("the queue is there");
     }
     let options = QueueDeclareOptions { durable: true, passive, ..Default::default() };
     channel.queue_declare(PROOFS, options, FieldTable::default()).await.expect("the queue is there");
@@ -69,6 +76,7 @@ pub async fn declare(connection: &Connection, passive: bool) {
         ("work", "inner", "work.to.do"),
         ("dead", "letters", "rejected"),
         ("expired", "letters", "expired"),
+        ("delayed", "later", ""),
     ] {
         let options = Default::default();
         channel.queue_bind(queue, exchange, key, options, FieldTable::default()).await.expect("bound");
@@ -94,6 +102,7 @@ pub async fn probe(scene: &Scene, address: SocketAddr) {
         ("topics", "work.to.do", &[Chain::Work]),
         ("", "ttl", &[Chain::Ttl]),
         ("", "lanes", &[Chain::Lanes]),
+        ("", "quorum", &[Chain::Quorum]),
     ]
     .into_iter()
     .enumerate()
@@ -102,7 +111,7 @@ pub async fn probe(scene: &Scene, address: SocketAddr) {
         let copies: Vec<_> = chains.iter().map(|&chain| (chain, id)).collect();
         scene.ledger().publishing(&copies, true);
         let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
-        let properties = persistent().with_priority(id.priority());
+        let properties = properties(id, true);
         let confirm = channel.basic_publish(exchange, key, mandatory, &body(id, false), properties).await;
         let confirmation = soon("confirm", confirm.expect("it is sent")).await.expect("it comes");
         match confirmation {
@@ -124,7 +133,11 @@ pub async fn look(scene: &Scene, address: SocketAddr, remove: bool) -> Sight {
         let options = BasicConsumeOptions { no_ack: remove, ..Default::default() };
         let consumer = channel.basic_consume(place.queue(), "", options, FieldTable::default()).await;
         let mut consumer = consumer.expect("the queue is there");
-        let found = soon("all messages of a queue", drain(scene, place, &channel, &mut consumer)).await;
+        let mut found = Vec::new();
+        if place.chain == Chain::Delayed {
+            found = soon("delayed messages", until_due(scene, &connection, &mut consumer)).await;
+        }
+        found.extend(soon("all messages of a queue", drain(scene, place, &channel, &mut consumer)).await);
         sight.push((place, found));
         channels.push((channel, consumer));
     }
@@ -134,6 +147,27 @@ pub async fn look(scene: &Scene, address: SocketAddr, remove: bool) -> Sight {
     // What is not removed is back in its queue when this returns.
     soon("close", connection.close(200, "seen")).await.expect("closed");
     sight
+}
+
+/// Waits until everything that is held back has come: what is published last comes last.
+async fn until_due(scene: &Scene, connection: &Connection, consumer: &mut Consumer) -> Vec<Seen> {
+    let last = Id::new(scene.new_publisher(), 0);
+    let copies = [(Chain::Delayed, last)];
+    scene.ledger().publishing(&copies, true);
+    let channel = open_confirming(connection).await;
+    let options = BasicPublishOptions::default();
+    let confirm = channel.basic_publish("later", "", options, &body(last, false), properties(last, true)).await;
+    let confirmation = confirm.expect("it is sent").await.expect("it is confirmed");
+    assert_eq!(confirmation, Confirmation::Ack(None));
+    channel.close(200, "done").await.expect("closed");
+    scene.ledger().confirmed(&copies);
+    let mut found = Vec::new();
+    while found.last().is_none_or(|seen: &Seen| seen.id != last) {
+        let delivery = next(consumer).await;
+        let id = id_of(&delivery.data).expect("a body as it was published");
+        found.push(Seen { id, redelivered: delivery.redelivered });
+    }
+    found
 }
 
 async fn drain(scene: &Scene, place: Place, channel: &Channel, consumer: &mut Consumer) -> Vec<Seen> {
