@@ -34,6 +34,8 @@ mod exchanges;
 mod expiry;
 #[path = "wire/frames.rs"]
 mod frames;
+#[path = "wire/gotchas.rs"]
+mod gotchas;
 #[path = "wire/handshake.rs"]
 mod handshake;
 #[path = "wire/limits.rs"]
