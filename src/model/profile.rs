@@ -106,7 +106,8 @@ impl Profile {
         self <= Self::V4_1
     }
 
-    /// Direct replies all have delivery tag 1, and count as unroutable even when they reach somebody (§13.1).
+    /// Direct replies have the next delivery tag but do not use it up, and count as unroutable even when they
+    /// reach somebody (§13.1).
     pub fn has_old_replies(self) -> bool {
         self <= Self::V4_1
     }

@@ -104,7 +104,6 @@ fn s5_5_arguments_of_another_queue_type_are_refused() {
         (CLASSIC, "x-max-in-memory-bytes", integer(3)),
         (CLASSIC, "x-max-age", text("1D")),
         (CLASSIC, "x-stream-max-segment-size-bytes", integer(1000)),
-        (CLASSIC, "x-initial-cluster-size", integer(1)),
         (QUORUM, "x-max-priority", integer(5)),
         (QUORUM, "x-queue-mode", text("lazy")),
         (QUORUM, "x-queue-version", integer(2)),

@@ -38,17 +38,16 @@ fn s13_1_a_reply_comes_straight_to_the_requester() {
     let opaque = name.strip_prefix("amq.rabbitmq.reply-to.").expect("the name begins like the queue");
     assert!(!opaque.is_empty() && name.len() <= 255 && name.is_ascii(), "{name}");
     let reply = Properties { correlation_id: Some("7".into()), ..Properties::default() };
-    for (tag, body) in [(1, "reply"), (2, "another")] {
+    let counts = requester.connection.version() >= (4, 2);
+    for (tag, body) in [(1, "reply"), (if counts { 2 } else { 1 }, "another")] {
         responder.publish_properties("", &name, &reply, body);
         let came = requester.delivery();
-        assert_eq!((came.consumer_tag.as_str(), came.redelivered), ("replies", false));
-        // RabbitMQ 4.0 does not count them.
-        assert_eq!(came.tag, if requester.connection.is_leveret() { tag } else { came.tag });
+        assert_eq!((came.consumer_tag.as_str(), came.tag, came.redelivered), ("replies", tag, false));
         assert_eq!((came.exchange.as_str(), came.routing_key.as_str(), came.text()), ("", name.as_str(), body));
         assert_eq!(came.properties, reply);
     }
     // It has no queue of its own, and nothing to ack.
-    requester.refuses(basic::Ack { delivery_tag: 2, multiple: false }, 406, "unknown delivery tag 2");
+    requester.refuses(basic::Ack { delivery_tag: 1, multiple: false }, 406, "unknown delivery tag 1");
 }
 
 #[test]
@@ -169,16 +168,17 @@ fn s13_1_a_reply_to_a_requester_that_is_gone_is_dropped_and_confirmed() {
 }
 
 #[test]
-fn s13_1_replies_are_confirmed_and_mandatory_ones_count_as_routed() {
+fn s13_1_replies_are_confirmed_and_mandatory_ones_count_as_routed_from_4_2_on() {
     let (requester, responder) = (open(), open());
-    if responder.connection.version() < (4, 2) && !responder.connection.is_leveret() {
-        return; // RabbitMQ 4.0 returns them, and delivers them too.
-    }
     requester.consume(reply_consumer("replies"));
     let name = reply_name(&requester, &responder, "s13_1_confirmed");
     responder.confirm_select();
     let mandatory = basic::Publish { mandatory: true, ..publish("", &name) };
     responder.publish_with(mandatory, &Properties::default(), b"x");
+    if responder.connection.version() < (4, 2) {
+        // It is returned, although it is delivered too.
+        responder.returned();
+    }
     assert_eq!(responder.confirm(), Confirm::Ack { tag: 1, multiple: false });
     assert_eq!(requester.delivery().text(), "x");
 }
@@ -191,6 +191,25 @@ fn s13_1_large_replies_come_whole() {
     let body = vec![b'r'; 500_000];
     responder.publish_with(publish("", &name), &expiring("60000"), &body);
     assert!(requester.delivery().body == body);
+}
+
+#[test]
+#[ignore = "it comes at once"]
+fn s13_1_a_reply_in_a_transaction_comes_with_its_commit() {
+    let (requester, responder) = (open(), open());
+    if responder.connection.version() < (4, 2) {
+        return; // At once.
+    }
+    requester.consume(reply_consumer("replies"));
+    let name = reply_name(&requester, &responder, "s13_1_tx");
+    responder.tx_select();
+    responder.publish("", &name, "dropped");
+    responder.tx_rollback();
+    responder.publish("", &name, "kept");
+    responder.expect_quiet();
+    requester.expect_quiet();
+    responder.tx_commit();
+    assert_eq!(requester.delivery().text(), "kept");
 }
 
 /// A consumer of a queue that is about to be deleted by another channel.

@@ -1,8 +1,11 @@
 //! Transactions (§10).
 
-use leveret_protocol::{Properties, basic, confirm, tx};
+use leveret_protocol::{Properties, basic, confirm, put_content, put_method_frame, queue, tx};
 
-use crate::client::{Channel, connect, consume, declare, declare_args, open, persistent, publish, text};
+use crate::broker::{self, Broker};
+use crate::client::{
+    Channel, Connection, Login, connect, consume, declare, declare_args, open, persistent, publish, text,
+};
 
 fn transactional(queue: &str) -> Channel {
     let channel = open();
@@ -206,4 +209,27 @@ fn s10_the_order_of_publishes_and_their_prefetch_survive() {
         assert_eq!(delivery.text(), body);
         consumer.ack(delivery.tag);
     }
+}
+
+/// Only where the commit takes its time: the disk has to have the messages first.
+#[test]
+fn s10_anything_between_commit_and_commit_ok_is_504() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = broker::is_ours().then(|| Broker::in_folder(folder.path()));
+    let address = ours.as_ref().map_or_else(broker::shared, |broker| broker.address);
+    let channel = Connection::open(address, &Login::default()).channel();
+    channel.declare(declare("s10_between"));
+    channel.tx_select();
+    // All in one packet, or the answer may be faster than the offence.
+    let mut packet = bytes::BytesMut::new();
+    let mut encoded = bytes::BytesMut::new();
+    persistent().encode(&mut encoded);
+    for _ in 0..50 {
+        put_method_frame(&mut packet, 1, &publish("", "s10_between").into());
+        put_content(&mut packet, 1, 131_072, &encoded, &[b'x'; 1000]);
+    }
+    put_method_frame(&mut packet, 1, &tx::Commit {}.into());
+    put_method_frame(&mut packet, 1, &declare("s10_between").into());
+    channel.connection.send_bytes(&packet);
+    channel.connection.expect_close(504, "unexpected command while processing 'tx.commit'", queue::Declare::ID);
 }

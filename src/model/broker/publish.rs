@@ -172,7 +172,9 @@ impl Broker {
             self.reached_no_queue(key, incoming.mandatory, is_delayed(&keepers), &message);
         }
         self.confirm(key, outcome);
-        if by_keys_only && !replied && publish.properties.flags() & CAREFUL == 0 {
+        // A reply has no queue, but it may reach somebody every time.
+        let is_reply = publish.routing_key.starts_with(REPLY_TO);
+        if by_keys_only && !replied && !is_reply && publish.properties.flags() & CAREFUL == 0 {
             self.remember_route(key, publish, queues);
         }
         Ok(())
@@ -294,7 +296,7 @@ impl Broker {
             };
             replied |= !old;
             let channel = &mut self.channels[target];
-            let tag = if old { 1 } else { channel.next_tag() };
+            let tag = if old { channel.delivery_tag + 1 } else { channel.next_tag() };
             let Some(reply) = &channel.reply_consumer else { continue };
             let (number, consumer_tag) = (channel.number, reply.tag.clone());
             let key = channel.connection;
