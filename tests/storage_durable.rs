@@ -720,6 +720,51 @@ fn reads_a_queue_in_parts() {
     assert_eq!(store.read(99, 0, 100, &mut |_| panic!("no such queue")).unwrap(), None);
 }
 
+/// A batch that jumps among queues is written queue by queue; what happens to one queue keeps its order.
+#[test]
+fn many_queues_in_one_batch() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), StoreOptions::default());
+    let mut maps = FaultyMemoryStore::new();
+    for round in 0..4_u64 {
+        let mut batch = Batch::default();
+        for step in 0..300_u64 {
+            let seq = round * 300 + step + 1;
+            batch.bodies.push(vec![step as u8; 500].into());
+            for queue in 1..=10 {
+                let body = (step % 3 == 0).then(|| batch.bodies.len() - 1);
+                publish(&mut batch, queue, seq, &record(queue, seq, 40), body);
+                if round > 0 && (step + queue) % 7 == 0 {
+                    batch.ops.push(Op::Settle { queue, first: seq - 250, last: seq - 245 });
+                }
+                if (step + queue) % 11 == 0 {
+                    batch.ops.push(Op::Delivered { queue, seq, count: step as u32 });
+                }
+            }
+            // The later one of two changes counts, whatever comes between.
+            batch.ops.push(Op::Put { key: key(&(step % 5).to_string()), value: vec![step as u8].into() });
+            if step % 4 == 0 {
+                batch.ops.push(Op::Remove { key: key(&(step % 3).to_string()) });
+            }
+            // A queue that lives in this batch only, and one that is dropped again.
+            publish(&mut batch, 1000 + seq, 1, b"x", None);
+            if step % 2 == 0 {
+                batch.ops.push(Op::Drop { queue: 1000 + seq });
+            }
+        }
+        let batches = [batch, messages(20 + round, 1..5, 10)];
+        store.commit(&batches).unwrap();
+        maps.commit(&batches).unwrap();
+    }
+    let (mut got, mut expected) = (Vec::new(), Vec::new());
+    store.read(4, 100, 20_000, &mut |found| got.push(found)).unwrap();
+    maps.read(4, 100, 20_000, &mut |found| expected.push(found)).unwrap();
+    assert_same(&got, &expected);
+    drop(store);
+    let (_, _, all) = start(dir.path(), StoreOptions::default());
+    assert_same(&all, &recover(&mut maps.restarted()).unwrap().1);
+}
+
 /// A body that went to several queues is one piece of memory after a restart as well.
 #[test]
 fn a_shared_body_stays_shared() {

@@ -22,7 +22,7 @@ use crate::model::record::{Batch, DefinitionKey, Op, Recovered};
 
 use super::checkpoint::Checkpoint;
 use super::compact::{Compaction, Moved};
-use super::encode::Encoder;
+use super::encode::{Encoder, Order};
 use super::files::{failed, open_or_create, sync_dir};
 use super::format::Entry;
 use super::index::Index;
@@ -52,6 +52,8 @@ pub struct SledStore {
     pub(super) index: Index,
     pub(super) reader: Reader,
     encoder: Encoder,
+    /// For each batch of the commit.
+    orders: Vec<Order>,
     /// Definitions that changed since the last checkpoint began; `None` if removed.
     pub(super) definitions: BTreeMap<DefinitionKey, Option<Bytes>>,
     /// The checkpoint that is being written.
@@ -90,6 +92,7 @@ impl SledStore {
             index: Index::default(),
             reader: Reader::new(log_dir),
             encoder: Encoder::new(),
+            orders: Vec::new(),
             definitions: BTreeMap::new(),
             checkpoint: None,
             since_checkpoint: 0,
@@ -242,8 +245,10 @@ impl SledStore {
         let start = self.log.begin()?;
         let encoder = &mut self.encoder;
         encoder.begin(start);
-        for batch in batches {
-            for op in &batch.ops {
+        self.orders.resize_with(self.orders.len().max(batches.len()), Order::default);
+        for (batch, order) in batches.iter().zip(&mut self.orders) {
+            order.find(batch);
+            for op in order.ops(batch) {
                 encoder.op(batch, op);
                 if let Some(bytes) = encoder.full() {
                     self.log.write(bytes)?;
@@ -277,8 +282,8 @@ impl SledStore {
             }
             place
         };
-        for batch in batches {
-            for op in &batch.ops {
+        for (batch, order) in batches.iter().zip(&self.orders) {
+            for op in order.ops(batch) {
                 match op {
                     Op::Publish { queue, seq, len, body, .. } => {
                         let bytes = message_bytes(*len, body.map_or(0, |body| batch.bodies[body].len()));

@@ -22,7 +22,50 @@ pub(super) const WRITE_BYTES: usize = 512 << 10;
 /// size already: reading one of them back means reading the frame.
 const MIXED_FRAME_TARGET: usize = 4 << 10;
 const MIXED_QUEUES: u32 = 8;
+/// A batch is sorted if it changes between queues so often, and after so many operations on average.
+const MIXED_CHANGES: usize = 16;
+const MIXED_PART: usize = 8;
 const BUFFER_KEPT_MAX: usize = 2 << 20;
+
+/// The order in which the operations of a batch are encoded and applied: queue by queue if the batch jumps
+/// among few queues, as when every message goes to ten of them. Then what one queue has in the commit lies
+/// together, and is read back without the others.
+///
+/// Operations of one queue, and those on definitions, keep their order; others do not depend on each other.
+#[derive(Default)]
+pub(super) struct Order {
+    /// Numbers of the operations; empty if they stay as they are.
+    numbers: Vec<u32>,
+}
+
+impl Order {
+    /// Finds the order for a batch.
+    pub fn find(&mut self, batch: &Batch) {
+        self.numbers.clear();
+        let changes = batch.ops.windows(2).filter(|pair| queue_of(&pair[0]) != queue_of(&pair[1])).count();
+        if changes < MIXED_CHANGES || changes < batch.ops.len() / MIXED_PART {
+            return;
+        }
+        self.numbers.extend(0..batch.ops.len() as u32);
+        self.numbers.sort_by_key(|&number| queue_of(&batch.ops[number as usize]));
+    }
+
+    /// The batch's operations in this order.
+    pub fn ops<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = &'a Op> {
+        let as_they_are = if self.numbers.is_empty() { batch.ops.as_slice() } else { &[] };
+        as_they_are.iter().chain(self.numbers.iter().map(|&number| &batch.ops[number as usize]))
+    }
+}
+
+/// The queue that an operation is about, `None` for a definition.
+fn queue_of(op: &Op) -> Option<u64> {
+    match op {
+        Op::Put { .. } | Op::Remove { .. } => None,
+        Op::Publish { queue, .. } | Op::Settle { queue, .. } | Op::Delivered { queue, .. } | Op::Drop { queue } => {
+            Some(*queue)
+        }
+    }
+}
 
 /// A finished frame and the number (within the commit) of the first operation in it.
 #[derive(Clone, Copy, Debug)]
