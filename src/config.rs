@@ -6,6 +6,7 @@
 
 mod command_line;
 mod file;
+mod policies;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use std::{fmt, fs, io};
 use self::settings::Draft;
 use crate::auth::{Pattern, Permissions};
 use crate::model::arguments::QueueType;
+use crate::model::policy::Policy;
 use crate::model::profile::Profile;
 use crate::model::vhost::VhostLimits;
 use crate::storage::Fsync;
@@ -83,6 +85,8 @@ pub struct Config {
     pub default_limits: Vec<DefaultLimits>,
     /// What is set for single vhosts, by their names. Beats what they have stored.
     pub vhosts: BTreeMap<String, VhostOptions>,
+    /// Policies that hold while the settings name them.
+    pub policies: Vec<PolicyOptions>,
     /// What the log should say once it is open, a line each.
     pub warnings: Vec<String>,
 }
@@ -120,6 +124,15 @@ pub struct DefaultLimits {
 pub struct VhostOptions {
     pub profile: Option<Profile>,
     pub default_queue_type: Option<QueueType>,
+}
+
+/// A policy that the settings name.
+#[derive(Clone, Debug)]
+pub struct PolicyOptions {
+    pub vhost: String,
+    /// An operator's policy, not a user's.
+    pub operator: bool,
+    pub policy: Policy,
 }
 
 /// An address to listen on.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use super::file::{self, Line, nearest};
+use super::policies::PolicyDrafts;
 use super::values::{self, Expected, ListenOn};
 use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, NodeLimits, Secret};
 use crate::auth::{Pattern, Permissions};
@@ -64,6 +65,7 @@ pub(super) enum Setting {
     DefaultLimitsQueues,
     VhostCompat,
     VhostQueueType,
+    Policy,
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
@@ -81,7 +83,7 @@ pub(super) const OPTIONS: [(&str, Setting); 10] = [
 ];
 
 /// Keys that the file alone has: RabbitMQ's that we act on, and ours of single vhosts. `$…` stands for any word.
-pub(super) const FILE_KEYS: [(&str, Setting); 36] = [
+pub(super) const FILE_KEYS: [(&str, Setting); 37] = [
     ("listeners.tcp", Setting::NoListener),
     ("listeners.tcp.$name", Setting::Listener),
     ("handshake_timeout", Setting::HandshakeTimeout),
@@ -118,6 +120,7 @@ pub(super) const FILE_KEYS: [(&str, Setting); 36] = [
     ("default_limits.vhosts.$id.max_queues", Setting::DefaultLimitsQueues),
     ("leveret.vhosts.$name.compat", Setting::VhostCompat),
     ("leveret.vhosts.$name.default_queue_type", Setting::VhostQueueType),
+    ("leveret.policies.$policy", Setting::Policy),
 ];
 
 /// A config in the making.
@@ -129,6 +132,7 @@ pub(super) struct Draft {
     /// By name: `default`, `1`, …; a later line replaces an earlier one of the same name.
     listeners: BTreeMap<String, ListenOn>,
     max_message_size: Option<u64>,
+    policies: PolicyDrafts,
     user_tags: Option<BTreeMap<String, bool>>,
     loopback_users: Option<BTreeMap<String, bool>>,
     no_loopback_users: bool,
@@ -169,6 +173,7 @@ impl Draft {
             limits: NodeLimits::default(),
             default_limits: Vec::new(),
             vhosts: BTreeMap::new(),
+            policies: Vec::new(),
             warnings: Vec::new(),
         };
         Self {
@@ -178,6 +183,7 @@ impl Draft {
             bind: values::localhost(false),
             listeners: BTreeMap::from([("default".to_owned(), ListenOn::Port(5672))]),
             max_message_size: None,
+            policies: PolicyDrafts::default(),
             user_tags: None,
             loopback_users: None,
             no_loopback_users: false,
@@ -267,6 +273,7 @@ impl Draft {
             Setting::DefaultLimitsQueues => {
                 self.default_limits_of(word).limits.max_queues = Some(values::vhost_limit(text)?);
             }
+            Setting::Policy => self.policies.set(word, text)?,
             Setting::VhostCompat => {
                 config.vhosts.entry(word.to_owned()).or_default().profile = Some(values::profile(text)?);
             }
@@ -403,6 +410,7 @@ impl Draft {
                 "listeners.tcp = none leaves nothing to serve: remove it from the config file, or give --port";
             return Err(ConfigError::new(message.to_owned()));
         }
+        config.policies = self.policies.finish(&config.default_vhost)?;
         config.data_dir = (!self.ephemeral).then_some(self.data_dir);
         // RabbitMQ 4.0 lowered its default.
         let default_size = if config.profile < Profile::V4_0 { 128 << 20 } else { 16 << 20 };

@@ -194,6 +194,12 @@ impl<'a> Boot<'a> {
             self.make_defaults(&keep)?;
         }
         self.make_named_vhosts(&keep)?;
+        for policy in &self.config.policies {
+            match self.brokers.get_mut(policy.vhost.as_str()) {
+                Some(broker) => broker.add_configured_policy(policy.policy.clone(), policy.operator),
+                None => tracing::warn!(vhost = %policy.vhost, policy = %policy.policy.name, "policy ignored: no such vhost"),
+            }
+        }
         for (name, mut broker) in std::mem::take(&mut self.brokers) {
             broker.recovered(self.now);
             let vhost = self.vhosts.remove(&name).expect("each broker has its vhost");

@@ -19,6 +19,12 @@ impl Broker {
         self.apply_policies(now);
     }
 
+    /// A policy that holds while the settings name it: it is not stored, and covers a stored one of its name.
+    /// For the time before [`Self::recovered`], which lets it take effect.
+    pub fn add_configured_policy(&mut self, policy: Policy, operator: bool) {
+        if operator { &mut self.operator_policies } else { &mut self.policies }.set(policy);
+    }
+
     /// Removes a policy; what it had set goes back to the default. False if there is none of that name.
     pub fn clear_policy(&mut self, name: &str, operator: bool, now: Millis) -> bool {
         if !if operator { &mut self.operator_policies } else { &mut self.policies }.clear(name) {
