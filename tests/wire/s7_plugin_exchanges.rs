@@ -20,10 +20,7 @@ use crate::client::{
 };
 
 fn delaying<'a>(name: &'a str, type_: &str) -> exchange::Declare<'a> {
-    exchange::Declare {
-        arguments: table([("x-delayed-type", text(type_))]),
-        ..exchange(name, "x-delayed-message")
-    }
+    exchange::Declare { arguments: table([("x-delayed-type", text(type_))]), ..exchange(name, "x-delayed-message") }
 }
 
 fn delayed(ms: i32) -> Properties {
@@ -84,7 +81,10 @@ fn s7_a_delayed_message_comes_when_its_time_has_passed_with_a_negative_header() 
     assert_eq!(channel.drain("s7_delay"), ["spent", "at once"]);
     let delivery = channel.take("s7_delay");
     assert!(published.elapsed() >= Duration::from_millis(299), "after {:?}", published.elapsed());
-    assert_eq!((delivery.text(), delivery.exchange.as_str(), delivery.routing_key.as_str()), ("later", "s7_delay", "k"));
+    assert_eq!(
+        (delivery.text(), delivery.exchange.as_str(), delivery.routing_key.as_str()),
+        ("later", "s7_delay", "k")
+    );
     assert_eq!(delivery.header("x-delay"), Some(&FieldValue::I32(-300)));
     assert!(!delivery.redelivered);
 }

@@ -10,7 +10,12 @@ use crate::model::ids::ChannelKey;
 
 impl Broker {
     /// §14.1: may the user of this channel do that?
-    pub(super) fn check_access(&self, channel: ChannelKey, access: Access, resource: Resource) -> Result<(), AmqpError> {
+    pub(super) fn check_access(
+        &self,
+        channel: ChannelKey,
+        access: Access,
+        resource: Resource,
+    ) -> Result<(), AmqpError> {
         let info = &self.connections[self.channels[channel].connection].info;
         let (Resource::Queue { name, .. } | Resource::Exchange { name, .. }) = &resource;
         if info.permissions.permits(access, name) {

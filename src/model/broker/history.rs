@@ -80,7 +80,9 @@ mod tests {
 
     fn declare(rig: &mut Rig, exchange: &str, type_: &str, arguments: FieldTable) {
         let (passive, durable, auto_delete, internal, no_wait) = (false, true, false, false, true);
-        rig.send(exchange::Declare { exchange, type_, passive, durable, auto_delete, internal, no_wait, arguments }.into());
+        rig.send(
+            exchange::Declare { exchange, type_, passive, durable, auto_delete, internal, no_wait, arguments }.into(),
+        );
     }
 
     fn bind(rig: &mut Rig, queue: &str, exchange: &str, routing_key: &str) {

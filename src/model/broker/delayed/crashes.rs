@@ -11,12 +11,18 @@ use crate::storage::memory::FaultyMemoryStore;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { delay_ms: i64 },
-    Wait { ms: u64 },
+    Publish {
+        delay_ms: i64,
+    },
+    Wait {
+        ms: u64,
+    },
     /// A consumer takes one message for good.
     Take,
     Commit,
-    Crash { down_ms: u64 },
+    Crash {
+        down_ms: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {

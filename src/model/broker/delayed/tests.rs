@@ -47,10 +47,12 @@ pub(super) fn publish(rig: &mut Rig, routing_key: &str, properties: &Properties,
 }
 
 fn names(sent: &[Sent]) -> Vec<&str> {
-    let name = |sent| match sent {
-        &Sent::Method(ref text) => text.split('(').next().unwrap_or_default(),
-        Sent::Content(..) => "content",
-    };
+    fn name(sent: &Sent) -> &str {
+        match sent {
+            Sent::Method(text) => text.split('(').next().unwrap_or_default(),
+            Sent::Content(..) => "content",
+        }
+    }
     sent.iter().map(name).collect()
 }
 
