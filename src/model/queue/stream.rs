@@ -328,8 +328,7 @@ impl Queue {
         let first = stream.first_offset(&self.messages);
         let Some(reader) = stream.readers.get_mut(&consumer) else { return Read::End };
         reader.next = reader.next.max(first);
-        while reader.next < stream.committed
-            && let Some((seq, record)) = next_message(&self.messages, reader.next)
+        while let Some((seq, record)) = next_message(&self.messages, reader.next)
             && seq < stream.committed
         {
             if reader.filter.as_ref().is_none_or(|filter| filter.wants(record.raw_properties())) {
