@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
-pub mod model;
-pub mod storage;
 pub mod config;
+pub mod model;
 pub mod server;
+pub mod storage;

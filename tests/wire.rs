@@ -48,22 +48,22 @@ mod publish;
 mod queue_arguments;
 #[path = "wire/queues.rs"]
 mod queues;
-#[path = "wire/s12_stream_consumers.rs"]
-mod s12_stream_consumers;
-#[path = "wire/s12_streams.rs"]
-mod s12_streams;
 #[path = "wire/reply_to.rs"]
 mod reply_to;
 #[path = "wire/restart.rs"]
 mod restart;
 #[path = "wire/routing.rs"]
 mod routing;
-#[path = "wire/s7_plugin_exchanges.rs"]
-mod s7_plugin_exchanges;
+#[path = "wire/s12_stream_consumers.rs"]
+mod s12_stream_consumers;
+#[path = "wire/s12_streams.rs"]
+mod s12_streams;
 #[path = "wire/s14_limits.rs"]
 mod s14_limits;
 #[path = "wire/s15_vhosts.rs"]
 mod s15_vhosts;
+#[path = "wire/s7_plugin_exchanges.rs"]
+mod s7_plugin_exchanges;
 #[path = "wire/settle.rs"]
 mod settle;
 #[path = "wire/tx.rs"]

@@ -57,7 +57,8 @@ impl PolicyDrafts {
     pub(super) fn finish(self, default_vhost: &str) -> Result<Vec<PolicyOptions>, ConfigError> {
         let finish = |(name, draft): (String, PolicyDraft)| {
             let wrong = |what: String| ConfigError::new(format!("leveret.policies.{name}: {what}"));
-            let pattern = draft.pattern.ok_or_else(|| wrong("expected a pattern: leveret.policies.NAME.pattern".into()))?;
+            let pattern =
+                draft.pattern.ok_or_else(|| wrong("expected a pattern: leveret.policies.NAME.pattern".into()))?;
             let (priority, apply_to, operator) = (draft.priority, draft.apply_to, draft.operator);
             let policy = Policy::new(&name, &pattern, draft.definition, priority, apply_to, operator)
                 .map_err(|error| wrong(error.0))?;

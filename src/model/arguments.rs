@@ -202,9 +202,10 @@ impl Known {
     /// Does this version look at the argument at all, on a queue of this type?
     fn exists(&self, queue_type: QueueType, profile: Profile) -> bool {
         match self.name {
-            "x-delayed-retry-type" | "x-delayed-retry-min" | "x-delayed-retry-max" | "x-consumer-disconnected-timeout" => {
-                profile.has_delayed_retry()
-            }
+            "x-delayed-retry-type"
+            | "x-delayed-retry-min"
+            | "x-delayed-retry-max"
+            | "x-consumer-disconnected-timeout" => profile.has_delayed_retry(),
             "x-initial-cluster-size" | "x-stream-filter-size-bytes" => {
                 queue_type == QueueType::Stream || profile.knows_newer_arguments()
             }
@@ -646,7 +647,8 @@ mod tests {
 
     fn refusal(arguments: &[(&str, FieldValue)]) -> String {
         let table = FieldTable::from_iter(arguments.iter().cloned());
-        let result = queue_type(&table, &queue()).and_then(|kind| queue_settings(&table, kind, Profile::V4_2, &queue()));
+        let result =
+            queue_type(&table, &queue()).and_then(|kind| queue_settings(&table, kind, Profile::V4_2, &queue()));
         result.unwrap_err().explanation()
     }
 
@@ -667,10 +669,7 @@ mod tests {
             ("x-queue-leader-locator", text("moon"), "invalid_queue_locator_arg"),
         ];
         for (name, value, reason) in rows {
-            assert_eq!(
-                refusal(&[(name, value)]),
-                format!("invalid arg '{name}' for queue 'q' in vhost '/': {reason}")
-            );
+            assert_eq!(refusal(&[(name, value)]), format!("invalid arg '{name}' for queue 'q' in vhost '/': {reason}"));
         }
     }
 
@@ -703,7 +702,8 @@ mod tests {
         let with = |name: &str, value: FieldValue| FieldTable::from_iter([(name, value)]);
         let none = FieldTable::default();
         let check = |new: &FieldTable, current: &FieldTable| {
-            check_equivalent(QueueType::Classic, Profile::V4_2, new, current, &queue()).map_err(|error| error.explanation())
+            check_equivalent(QueueType::Classic, Profile::V4_2, new, current, &queue())
+                .map_err(|error| error.explanation())
         };
         let a = with("x-expires", FieldValue::I32(5000));
         assert_eq!(check(&a, &with("x-expires", FieldValue::I64(5000))), Ok(()));

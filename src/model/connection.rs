@@ -88,7 +88,10 @@ pub enum Out {
     Encoded(usize),
     Delivery(OutDelivery),
     /// The delivery of this tag is in the encoded bytes that follow.
-    Sent { channel: ChannelKey, tag: u64 },
+    Sent {
+        channel: ChannelKey,
+        tag: u64,
+    },
 }
 
 /// A message assigned to this connection, to be encoded when it is polled.

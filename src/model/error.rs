@@ -41,12 +41,24 @@ impl std::fmt::Display for Resource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AmqpError {
     // 403, §14, §4, §5, §8
-    AccessRefused { access: Access, resource: Resource, user: Name },
-    TopicAccessRefused { access: Access, routing_key: String, exchange: Resource, user: Name },
+    AccessRefused {
+        access: Access,
+        resource: Resource,
+        user: Name,
+    },
+    TopicAccessRefused {
+        access: Access,
+        routing_key: String,
+        exchange: Resource,
+        user: Name,
+    },
     DefaultExchange,
     SystemExchange(Resource),
     /// `kind` is "queue" or "exchange".
-    ReservedPrefix { kind: &'static str, name: String },
+    ReservedPrefix {
+        kind: &'static str,
+        name: String,
+    },
     InternalExchange(Resource),
     ExclusiveUse(Resource),
     BindReplyQueue,
@@ -55,22 +67,57 @@ pub enum AmqpError {
     NoPreviouslyDeclaredQueue,
     // 405
     LockedQueue(Resource),
-    GetFromSingleActiveConsumer { queue: Resource, queue_type: &'static str },
+    GetFromSingleActiveConsumer {
+        queue: Resource,
+        queue_type: &'static str,
+    },
     // 406
     UnknownDeliveryTag(u64),
-    InequivalentArgument { argument: String, resource: Resource, received: String, current: String },
+    InequivalentArgument {
+        argument: String,
+        resource: Resource,
+        received: String,
+        current: String,
+    },
     /// `reason` is an Erlang term, as RabbitMQ shows it.
-    InvalidArgument { argument: String, resource: Resource, reason: String },
+    InvalidArgument {
+        argument: String,
+        resource: Resource,
+        reason: String,
+    },
     /// Known to queues of another type only.
-    ArgumentOfOtherType { argument: String, resource: Resource, queue_type: &'static str },
-    InvalidArgumentType { argument: &'static str, type_name: &'static str, resource: Resource },
-    InvalidProperty { property: &'static str, resource: Resource },
+    ArgumentOfOtherType {
+        argument: String,
+        resource: Resource,
+        queue_type: &'static str,
+    },
+    InvalidArgumentType {
+        argument: &'static str,
+        type_name: &'static str,
+        resource: Resource,
+    },
+    InvalidProperty {
+        property: &'static str,
+        resource: Resource,
+    },
     InUse(Resource),
     NotEmpty(Resource),
-    MessageTooLarge { size: u64, max: u64 },
-    InvalidExpiration { text: String, reason: String },
-    InvalidHeaderType { header: &'static str, type_name: &'static str },
-    WrongUserId { claimed: String, user: Name },
+    MessageTooLarge {
+        size: u64,
+        max: u64,
+    },
+    InvalidExpiration {
+        text: String,
+        reason: String,
+    },
+    InvalidHeaderType {
+        header: &'static str,
+        type_name: &'static str,
+    },
+    WrongUserId {
+        claimed: String,
+        user: Name,
+    },
     NoReplyConsumer,
     ReplyConsumerAcknowledges,
     ReplyConsumerSet,
@@ -78,27 +125,53 @@ pub enum AmqpError {
     TxAfterConfirm,
     ConfirmAfterTx,
     PartialTxCompletion,
-    AckTimeout { channel: u16, timeout_ms: String },
-    QueueLimit { queue: String, vhost: Name, limit: u64 },
-    NodeQueueLimit { queue: String, limit: u64 },
-    ExchangeLimit { exchange: Resource, limit: u64 },
+    AckTimeout {
+        channel: u16,
+        timeout_ms: String,
+    },
+    QueueLimit {
+        queue: String,
+        vhost: Name,
+        limit: u64,
+    },
+    NodeQueueLimit {
+        queue: String,
+        limit: u64,
+    },
+    ExchangeLimit {
+        exchange: Resource,
+        limit: u64,
+    },
     /// A 406 whose whole text comes from the check of one type (exchange or queue arguments).
     Precondition(String),
     // hard
     NotImplemented(String),
     PrefetchSize(u32),
-    TooManyChannels { open: usize, max: u16 },
-    UserChannelLimit { user: Name, limit: u64 },
-    NodeChannelLimit { limit: u64 },
+    TooManyChannels {
+        open: usize,
+        max: u16,
+    },
+    UserChannelLimit {
+        user: Name,
+        limit: u64,
+    },
+    NodeChannelLimit {
+        limit: u64,
+    },
     ReusedConsumerTag(String),
     TooManyConsumers(u32),
     ChannelNotOpen,
     ChannelAlreadyOpen,
-    UnexpectedMethod { state: &'static str },
+    UnexpectedMethod {
+        state: &'static str,
+    },
     UnimplementedMethod,
     DuringCommit,
     /// Found by the decoder: code and text are its own.
-    Decode { code: ReplyCode, explanation: String },
+    Decode {
+        code: ReplyCode,
+        explanation: String,
+    },
     /// A feature that this version no longer permits.
     Deprecated(&'static str),
     /// By an operator or at shutdown.
@@ -149,10 +222,9 @@ impl AmqpError {
             | Self::NodeChannelLimit { .. }
             | Self::ReusedConsumerTag(_)
             | Self::TooManyConsumers(_) => ReplyCode::NotAllowed,
-            Self::ChannelNotOpen
-            | Self::ChannelAlreadyOpen
-            | Self::UnexpectedMethod { .. }
-            | Self::DuringCommit => ReplyCode::ChannelError,
+            Self::ChannelNotOpen | Self::ChannelAlreadyOpen | Self::UnexpectedMethod { .. } | Self::DuringCommit => {
+                ReplyCode::ChannelError
+            }
             Self::UnimplementedMethod => ReplyCode::CommandInvalid,
             Self::Decode { code, .. } => *code,
             Self::Deprecated(_) => ReplyCode::InternalError,

@@ -5,8 +5,8 @@
 
 use bytes::BytesMut;
 use leveret_protocol::{
-    BODY_SIZE_MAX, Decoder, Event, Fault, FieldTable, FieldValue, FrameError, FrameFault, FrameKind, Method, MethodId, PROTOCOL_HEADER,
-    ReplyCode, connection, put_method_frame, reply_text,
+    BODY_SIZE_MAX, Decoder, Event, Fault, FieldTable, FieldValue, FrameError, FrameFault, FrameKind, Method, MethodId,
+    PROTOCOL_HEADER, ReplyCode, connection, put_method_frame, reply_text,
 };
 
 use super::NODE_NAME;
@@ -161,9 +161,7 @@ impl Handshake {
                 let text = "unexpected method in connection state opening";
                 Some(self.refuse(ReplyCode::ChannelError, text, method.id(), out))
             }
-            (State::Refused, Method::ConnectionCloseOk(_)) => {
-                Some(Step::Drop { reason: "closed".to_owned() })
-            }
+            (State::Refused, Method::ConnectionCloseOk(_)) => Some(Step::Drop { reason: "closed".to_owned() }),
             (State::Refused, _) => None,
             (_, method) => Some(drop_step(format!("{} where another method was due", method.name()))),
         }
@@ -259,12 +257,8 @@ impl Handshake {
 
     fn refuse(&mut self, code: ReplyCode, explanation: &str, id: MethodId, out: &mut BytesMut) -> Step {
         let text = reply_text(code, explanation);
-        let close = connection::Close {
-            reply_code: code.code(),
-            reply_text: &text,
-            class_id: id.class,
-            method_id: id.method,
-        };
+        let close =
+            connection::Close { reply_code: code.code(), reply_text: &text, class_id: id.class, method_id: id.method };
         put_method_frame(out, 0, &close.into());
         self.state = State::Refused;
         Step::Refused { reason: text }

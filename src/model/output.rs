@@ -29,7 +29,14 @@ impl Output {
 
     /// Appends a content: header frame and body frames that fit `frame_max` (0: unlimited).
     #[inline]
-    pub fn put_content(&mut self, channel: u16, frame_max: u32, properties: &[u8], inline_body: &[u8], shared_body: Option<&Bytes>) {
+    pub fn put_content(
+        &mut self,
+        channel: u16,
+        frame_max: u32,
+        properties: &[u8],
+        inline_body: &[u8],
+        shared_body: Option<&Bytes>,
+    ) {
         match shared_body {
             None => put_content(&mut self.tail, channel, frame_max, properties, inline_body),
             Some(body) if body.len() < SHARE_MIN => put_content(&mut self.tail, channel, frame_max, properties, body),

@@ -172,7 +172,10 @@ impl Policy {
             let key = key.as_str().unwrap_or_default();
             let known = find_key(key).filter(|known| known.operator || !operator);
             let Some(known) = known else {
-                return Err(PolicyError(format!("[{{<<\"{key}\">>,{}}}] are not recognised policy settings", show(value))));
+                return Err(PolicyError(format!(
+                    "[{{<<\"{key}\">>,{}}}] are not recognised policy settings",
+                    show(value)
+                )));
             };
             check_value(known, value)?;
         }
@@ -426,7 +429,8 @@ mod tests {
     #[test]
     fn s15_1_operator_policies_only_tighten() {
         let users = policy("u", "", &[("max-length", 5), ("expires", 100)], 0);
-        let operators = Policy::new("o", "", table(&[("max-length", 9), ("message-ttl", 1)]), 0, ApplyTo::All, true).unwrap();
+        let operators =
+            Policy::new("o", "", table(&[("max-length", 9), ("message-ttl", 1)]), 0, ApplyTo::All, true).unwrap();
         let merged = Effective::merge(Some(&users), Some(&operators));
         assert_eq!(merged.definition, table(&[("max-length", 5), ("expires", 100), ("message-ttl", 1)]));
     }

@@ -197,7 +197,9 @@ impl<'a> Boot<'a> {
         for policy in &self.config.policies {
             match self.brokers.get_mut(policy.vhost.as_str()) {
                 Some(broker) => broker.add_configured_policy(policy.policy.clone(), policy.operator),
-                None => tracing::warn!(vhost = %policy.vhost, policy = %policy.policy.name, "policy ignored: no such vhost"),
+                None => {
+                    tracing::warn!(vhost = %policy.vhost, policy = %policy.policy.name, "policy ignored: no such vhost")
+                }
             }
         }
         for (name, mut broker) in std::mem::take(&mut self.brokers) {

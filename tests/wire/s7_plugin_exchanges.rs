@@ -164,6 +164,14 @@ fn start(folder: &Path) -> (Broker, Channel) {
     (broker, channel)
 }
 
+/// All that was done before is on disk: what was taken, too, which is not confirmed.
+fn flush(channel: &Channel) {
+    channel.declare(declare("flush"));
+    channel.confirm_select();
+    channel.publish_properties("", "flush", &persistent(), "m");
+    channel.wait_for_confirms(1);
+}
+
 /// Persistent messages that are delayed, some of which are due while the broker is down.
 #[test]
 fn s16_delayed_messages_survive_kill_9_with_their_due_times() {
@@ -189,6 +197,7 @@ fn s16_delayed_messages_survive_kill_9_with_their_due_times() {
     let (broker, channel) = start(folder.path());
     assert_eq!(channel.pop("d").text(), "passed on before");
     assert_eq!(channel.pop("d").text(), "due while it is down");
+    flush(&channel);
     assert_eq!(broker.stop("KILL").code, None);
 
     let (broker, channel) = start(folder.path());
@@ -201,6 +210,37 @@ fn s16_delayed_messages_survive_kill_9_with_their_due_times() {
     assert_eq!(channel.drain("d"), [""; 0], "each came once");
     channel.publish("d", "k", "bindings are there");
     assert_eq!(channel.pop("d").text(), "bindings are there");
+}
+
+#[test]
+fn s16_kill_9_while_delayed_messages_go_on_neither_loses_nor_doubles() {
+    const MESSAGES: u64 = 3000;
+    if !is_ours() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut broker, mut channel) = start(folder.path());
+    set_up(&channel, "d");
+    channel.confirm_select();
+    let due = Instant::now() + Duration::from_millis(1500);
+    for number in 1..=MESSAGES {
+        let ms = due.saturating_duration_since(Instant::now()).as_millis().max(1) as i32;
+        let properties = Properties { headers: delayed(ms).headers, ..persistent() };
+        channel.publish_properties("d", "k", &properties, &number.to_string());
+    }
+    channel.wait_for_confirms(MESSAGES);
+    for _ in 0..2 {
+        channel.ready("d", 1);
+        assert_eq!(broker.stop("KILL").code, None);
+        (broker, channel) = start(folder.path());
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < MESSAGES as usize {
+        let delivery = channel.pop("d");
+        assert!(seen.insert(delivery.text().to_owned()), "{} came twice", delivery.text());
+    }
+    sleep(Duration::from_millis(300));
+    assert_eq!(channel.drain("d"), [""; 0]);
 }
 
 /// Deleting a delaying exchange takes its messages out of the store, and a new one of its name has none of them.

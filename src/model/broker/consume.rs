@@ -196,8 +196,7 @@ impl Broker {
             tag => Name::from(tag),
         };
         let name = self.random_name("amq.rabbitmq.reply-to.");
-        self.channels[channel].reply_consumer =
-            Some(ReplyConsumer { tag: tag.as_bytes().into(), name: name.clone() });
+        self.channels[channel].reply_consumer = Some(ReplyConsumer { tag: tag.as_bytes().into(), name: name.clone() });
         self.reply_consumers.insert(name, channel);
         if !consume.no_wait {
             self.reply(channel, &basic::ConsumeOk { consumer_tag: &tag }.into());

@@ -22,7 +22,9 @@ const VERSION: u8 = 1;
 
 /// A stored definition that cannot be used. The broker does not start with it: what depends on it would be lost.
 #[derive(Debug, thiserror::Error)]
-#[error("the stored {kind:?} '{name}' cannot be read: {reason}; it was written by another version, or the data folder is damaged")]
+#[error(
+    "the stored {kind:?} '{name}' cannot be read: {reason}; it was written by another version, or the data folder is damaged"
+)]
 pub struct RecoveryError {
     pub kind: DefinitionKind,
     pub name: String,
@@ -222,9 +224,10 @@ impl Broker {
         delivered: u32,
     ) -> bool {
         match holder.into() {
-            Holder::Queue(key) => self.queues.get_mut(key).is_some_and(|queue| {
-                queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool)
-            }),
+            Holder::Queue(key) => self
+                .queues
+                .get_mut(key)
+                .is_some_and(|queue| queue.restore(seq, record, body, Returns::from_stored(delivered), &mut self.pool)),
             Holder::Exchange(key) => {
                 let delayed = self.delayed.get_mut(key);
                 delayed.is_some_and(|delayed| delayed.restore(seq, record, body, &mut self.pool))

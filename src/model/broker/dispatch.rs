@@ -10,9 +10,7 @@ use leveret_protocol::{
 
 use super::Broker;
 use crate::model::channel::Delivery;
-use crate::model::connection::{
-    BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind,
-};
+use crate::model::connection::{BACKLOG_BYTES_MAX, BACKLOG_PER_DELIVERY, ConnectionState, Out, OutDelivery, OutKind};
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::output::Output;
 use crate::model::queue::message::flag;
@@ -189,8 +187,10 @@ impl Broker {
         }
         let Some(channel) = self.channels.get(consumer.channel) else { return };
         let Some(queue) = self.queues.get_mut(consumer.queue) else { return };
-        if !channel.has_credit() || (queue.settings.single_active_consumer
-                && (queue.active_consumer != Some(consumer_key) || queue.handing_over)) {
+        if !channel.has_credit()
+            || (queue.settings.single_active_consumer
+                && (queue.active_consumer != Some(consumer_key) || queue.handing_over))
+        {
             return;
         }
         consumer.waiting = true;

@@ -165,7 +165,8 @@ impl Broker {
         bind: exchange::Bind<'_>,
         now: Millis,
     ) -> Result<(), AmqpError> {
-        let (source, destination) = self.exchange_binding_ends(channel, bind.source, bind.destination, bind.routing_key)?;
+        let (source, destination) =
+            self.exchange_binding_ends(channel, bind.source, bind.destination, bind.routing_key)?;
         let source = source.map_err(AmqpError::NotFound)?;
         let destination = destination.map_err(AmqpError::NotFound)?;
         let destination = Destination::Exchange(destination);

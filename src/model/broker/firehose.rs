@@ -27,7 +27,13 @@ impl Broker {
         self.topology.touch();
     }
 
-    pub(super) fn trace_publish(&mut self, channel: ChannelKey, message: &NewMessage<'_>, keys: &[&[u8]], queues: &[QueueKey]) {
+    pub(super) fn trace_publish(
+        &mut self,
+        channel: ChannelKey,
+        message: &NewMessage<'_>,
+        keys: &[&[u8]],
+        queues: &[QueueKey],
+    ) {
         if message.exchange == TRACE_EXCHANGE.as_bytes() {
             return;
         }

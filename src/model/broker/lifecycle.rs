@@ -126,12 +126,8 @@ impl Broker {
         self.end_channels(connection, now);
         let state = &mut self.connections[connection];
         state.state = ConnectionState::Closing;
-        let close = connection::Close {
-            reply_code: code.code(),
-            reply_text: text,
-            class_id: id.class,
-            method_id: id.method,
-        };
+        let close =
+            connection::Close { reply_code: code.code(), reply_text: text, class_id: id.class, method_id: id.method };
         state.send(0, &close.into());
         let heartbeat_ms = u64::from(state.info.heartbeat_s) * 1000;
         let wait = if heartbeat_ms == 0 { CLOSE_TIMEOUT_MS } else { heartbeat_ms.min(CLOSE_TIMEOUT_MS) };
@@ -298,5 +294,6 @@ impl Broker {
     }
 
     /// What [`Broker::poll_transmit`] says of a connection that is gone.
-    pub(super) const GONE: Poll = Poll { more: false, state: ConnectionState::Closed, pending_bytes: 0, hold_back: false };
+    pub(super) const GONE: Poll =
+        Poll { more: false, state: ConnectionState::Closed, pending_bytes: 0, hold_back: false };
 }

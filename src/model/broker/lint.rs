@@ -47,9 +47,13 @@ impl Finding {
     /// What the newer version does.
     fn advice(self) -> &'static str {
         match self {
-            Self::ChannelPrefetch => "basic.qos with global=true will be a limit for each consumer, not for the channel",
+            Self::ChannelPrefetch => {
+                "basic.qos with global=true will be a limit for each consumer, not for the channel"
+            }
             Self::MasterLocator => "queue argument x-queue-master-locator will be refused with 541",
-            Self::ConsumerTimeoutArgument => "x-consumer-timeout will be refused with 406 on queues that are not quorum queues",
+            Self::ConsumerTimeoutArgument => {
+                "x-consumer-timeout will be refused with 406 on queues that are not quorum queues"
+            }
             Self::AckTimeout => "an unacked delivery will time out on quorum queues only, and cancel the consumer",
             Self::NackCounts => "basic.nack with requeue will not count towards the delivery limit of a quorum queue",
             Self::PublishedDeaths => "an x-death header that a client publishes will not go on counting",

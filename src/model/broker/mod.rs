@@ -450,12 +450,8 @@ impl Broker {
         self.end_channel(channel, now);
         let state = &mut self.connections[connection];
         state.channels.insert(number, ChannelSlot::Closing);
-        let close = channel::Close {
-            reply_code: code.code(),
-            reply_text: text,
-            class_id: id.class,
-            method_id: id.method,
-        };
+        let close =
+            channel::Close { reply_code: code.code(), reply_text: text, class_id: id.class, method_id: id.method };
         state.send(number, &close.into());
         self.wake(connection);
     }
@@ -503,9 +499,5 @@ impl Broker {
 
 /// CR and LF are taken out of names (§4.2, §5.1).
 fn clean_name(name: &str) -> std::borrow::Cow<'_, str> {
-    if name.contains(['\r', '\n']) {
-        name.replace(['\r', '\n'], "").into()
-    } else {
-        name.into()
-    }
+    if name.contains(['\r', '\n']) { name.replace(['\r', '\n'], "").into() } else { name.into() }
 }

@@ -17,9 +17,17 @@ use crate::model::record::{Batch, DefinitionKey, Op};
 #[derive(Debug)]
 enum PendingOp {
     /// Messages `first..=last` of the queue, those that are persistent and not settled by then.
-    Publish { queue: QueueKey, first: u64, last: u64 },
+    Publish {
+        queue: QueueKey,
+        first: u64,
+        last: u64,
+    },
     /// The same of what an exchange delays.
-    Delay { exchange: ExchangeKey, first: u64, last: u64 },
+    Delay {
+        exchange: ExchangeKey,
+        first: u64,
+        last: u64,
+    },
     Op(Op),
 }
 

@@ -153,10 +153,13 @@ mod tests {
     fn s15_1_a_dead_letter_policy_applies_to_existing_messages() {
         let mut rig = Rig::new(Settings::default());
         rig.declare("dead", FieldTable::new());
-        rig.declare("q", FieldTable::from_iter([
-            ("x-dead-letter-exchange", FieldValue::from("")),
-            ("x-message-ttl", FieldValue::I64(10)),
-        ]));
+        rig.declare(
+            "q",
+            FieldTable::from_iter([
+                ("x-dead-letter-exchange", FieldValue::from("")),
+                ("x-message-ttl", FieldValue::I64(10)),
+            ]),
+        );
         rig.broker.set_policy(policy("dead-letter-routing-key", "dead"), false, rig.now);
         rig.publish("", "q", "m");
         rig.wait(11);

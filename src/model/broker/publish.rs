@@ -2,16 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 use leveret_protocol::{
-    Body, FieldTable, FieldValue, Properties, Publish, RawProperties, RawTable, ReplyCode, basic, put_content, put_deliver,
-    put_method_frame,
+    Body, FieldTable, FieldValue, Properties, Publish, RawProperties, RawTable, ReplyCode, basic, put_content,
+    put_deliver, put_method_frame,
 };
 use rand_chacha::rand_core::RngCore as _;
 use smallvec::SmallVec;
 
-use super::{Broker, Finding};
 use super::consume::{REPLY_TO, REPLY_TOKEN_LEN};
 use super::dead_letter::Reason;
 use super::delayed::is_delayed;
+use super::{Broker, Finding};
 use crate::auth::Access;
 use crate::model::arguments::{Overflow, QueueType};
 use crate::model::channel::TxPublish;
@@ -126,8 +126,7 @@ impl Broker {
             self.lint(key, Finding::PublishedDeaths, publish.exchange);
         }
         let mut rewritten = BytesMut::new();
-        let (properties, expiration_ms, extra_keys, bcc) =
-            self.check_properties(key, publish, &mut rewritten)?;
+        let (properties, expiration_ms, extra_keys, bcc) = self.check_properties(key, publish, &mut rewritten)?;
         let incoming = Incoming {
             exchange: publish.exchange,
             routing_key: publish.routing_key,
@@ -257,7 +256,13 @@ impl Broker {
         Ok((properties, expiration, extra_keys, bcc))
     }
 
-    fn route(&mut self, exchange: ExchangeKey, incoming: &Incoming<'_>, extra_keys: &[Vec<u8>], out: &mut Vec<QueueKey>) -> bool {
+    fn route(
+        &mut self,
+        exchange: ExchangeKey,
+        incoming: &Incoming<'_>,
+        extra_keys: &[Vec<u8>],
+        out: &mut Vec<QueueKey>,
+    ) -> bool {
         let mut keys: Vec<&[u8]> = Vec::with_capacity(1 + extra_keys.len());
         keys.push(incoming.routing_key.as_bytes());
         keys.extend(extra_keys.iter().map(Vec::as_slice));

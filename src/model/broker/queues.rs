@@ -107,7 +107,13 @@ impl Broker {
                 check_flag("durable", declare.durable, queue.durable, &resource)?;
             }
             check_flag("auto_delete", declare.auto_delete, queue.auto_delete, &resource)?;
-            arguments::check_equivalent(queue.queue_type, self.settings.profile, &arguments, &queue.arguments, &resource)?;
+            arguments::check_equivalent(
+                queue.queue_type,
+                self.settings.profile,
+                &arguments,
+                &queue.arguments,
+                &resource,
+            )?;
             queue.last_used = now;
             return Ok((name, queue.ready_count(), queue.consumers.len()));
         }
@@ -141,15 +147,8 @@ impl Broker {
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
         let durable = declare.durable && !declare.exclusive;
-        let mut queue = self.new_queue(
-            name.clone(),
-            queue_type,
-            durable,
-            declare.auto_delete,
-            arguments,
-            settings,
-            now,
-        );
+        let mut queue =
+            self.new_queue(name.clone(), queue_type, durable, declare.auto_delete, arguments, settings, now);
         queue.exclusive_owner = declare.exclusive.then_some(connection);
         if durable && self.settings.persistent {
             self.queue_ids += 1;

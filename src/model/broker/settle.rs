@@ -3,8 +3,8 @@
 
 use leveret_protocol::{basic, confirm, tx};
 
-use super::{Broker, Finding};
 use super::dead_letter::Reason;
+use super::{Broker, Finding};
 use crate::model::arguments::QueueType;
 use crate::model::channel::{Channel, Confirms, Delivery, Settlement, Tx};
 use crate::model::error::AmqpError;
@@ -70,9 +70,9 @@ impl Broker {
     }
 
     fn lint_nack(&mut self, channel: ChannelKey, taken: &[Delivery]) {
-        let quorum = taken.iter().find_map(|delivery| {
-            self.queues.get(delivery.queue).filter(|queue| queue.queue_type == QueueType::Quorum)
-        });
+        let quorum = taken
+            .iter()
+            .find_map(|delivery| self.queues.get(delivery.queue).filter(|queue| queue.queue_type == QueueType::Quorum));
         if let Some(name) = quorum.map(|queue| queue.name.clone()) {
             self.lint(channel, Finding::NackCounts, &name);
         }

@@ -41,7 +41,12 @@ impl Rig {
         let all = || Pattern::new(".*").unwrap();
         let info = ConnectionInfo {
             name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),
-            user: Arc::new(User { name: Name::from("guest"), password: None, tags: Vec::new(), limits: UserLimits::default() }),
+            user: Arc::new(User {
+                name: Name::from("guest"),
+                password: None,
+                tags: Vec::new(),
+                limits: UserLimits::default(),
+            }),
             permissions: Arc::new(Permissions { configure: all(), write: all(), read: all() }),
             topic_permissions: None,
             client_properties: FieldTable::new(),

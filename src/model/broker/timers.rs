@@ -2,12 +2,12 @@
 
 use leveret_protocol::{MethodId, put_heartbeat};
 
-use super::{Broker, Finding};
 use super::dead_letter::Reason;
 use super::delayed::RELEASE_AT_ONCE_MAX;
+use super::{Broker, Finding};
+use crate::model::channel::Delivery;
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
-use crate::model::channel::Delivery;
 use crate::model::ids::{ChannelKey, ConnectionKey, ConsumerKey, QueueKey};
 use crate::model::record::Name;
 use crate::model::timer::{Millis, Timer};

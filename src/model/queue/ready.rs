@@ -35,7 +35,11 @@ enum Fresh {
     /// All from here on.
     From(u64),
     Levels(Vec<VecDeque<u64>>),
-    TwoToOne { high: VecDeque<u64>, normal: VecDeque<u64>, high_in_a_row: u8 },
+    TwoToOne {
+        high: VecDeque<u64>,
+        normal: VecDeque<u64>,
+        high_in_a_row: u8,
+    },
 }
 
 /// Messages that were handed out and came back.
@@ -51,9 +55,7 @@ impl Ready {
         let levels = |count: u8| Fresh::Levels((0..=count).map(|_| VecDeque::new()).collect());
         let (fresh, returned) = match order {
             Order::Fifo => (Fresh::From(0), Returned::Sorted(BTreeSet::new())),
-            Order::Levels(max) => {
-                (levels(max), Returned::SortedByLevel((0..=max).map(|_| BTreeSet::new()).collect()))
-            }
+            Order::Levels(max) => (levels(max), Returned::SortedByLevel((0..=max).map(|_| BTreeSet::new()).collect())),
             Order::Quorum => (Fresh::From(0), Returned::First(VecDeque::new())),
             Order::QuorumLevels(max) => (levels(max), Returned::First(VecDeque::new())),
             Order::QuorumTwoToOne => {
@@ -131,7 +133,8 @@ impl Ready {
             }
             Fresh::Levels(levels) => all.extend(levels.iter().rev().flatten()),
             Fresh::TwoToOne { high, normal, high_in_a_row } => {
-                let (mut high, mut normal, mut row) = (high.iter().peekable(), normal.iter().peekable(), *high_in_a_row);
+                let (mut high, mut normal, mut row) =
+                    (high.iter().peekable(), normal.iter().peekable(), *high_in_a_row);
                 while high.peek().is_some() || normal.peek().is_some() {
                     let take_high = high.peek().is_some() && (row < 2 || normal.peek().is_none());
                     row = if take_high { (row + 1).min(2) } else { 0 };

@@ -152,9 +152,10 @@ impl Segments {
             return false;
         }
         let gap = seq - self.next_seq;
-        let room = self.list.back().is_some_and(|segment| {
-            !segment.is_full() && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64
-        });
+        let room = self
+            .list
+            .back()
+            .is_some_and(|segment| !segment.is_full() && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64);
         self.next_seq = seq;
         if room && let Some(segment) = self.list.back_mut() {
             while segment.end() < seq {
@@ -383,7 +384,7 @@ mod tests {
                 priority: 0,
                 expires_at: None,
                 bcc: &[],
- died: false,
+                died: false,
             },
             pool,
         )
@@ -443,7 +444,8 @@ mod tests {
         let large_bodies = (0..100_000).step_by(700).count() * 5000;
         assert!(segments.memory() - large_bodies < full / 10, "{} of {full}", segments.memory());
         for seq in 0..100_000 {
-            let found = segments.get(seq).map(|(record, shared)| shared.map_or(record.inline_body, |body| body).to_vec());
+            let found =
+                segments.get(seq).map(|(record, shared)| shared.map_or(record.inline_body, |body| body).to_vec());
             assert_eq!(found, stays(seq).then(|| body(seq)));
         }
         assert_eq!(push(&mut segments, &mut pool, b"next"), 100_000);
@@ -463,7 +465,7 @@ mod tests {
             priority: 0,
             expires_at: None,
             bcc: &[],
- died: false,
+            died: false,
         }
         .encode(0, &mut record);
         for seq in [3, 4, 9, 1_000_000, 1_000_001] {
