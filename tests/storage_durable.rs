@@ -564,7 +564,7 @@ fn crash_within_a_checkpoint() {
         let dir = temp_dir();
         let (mut store, ..) = start(dir.path(), options);
         let mut maps = FaultyMemoryStore::new();
-        let check = |store: &SledStore, maps: &FaultyMemoryStore| {
+        let check = |store: &mut SledStore, maps: &FaultyMemoryStore| {
             let expected = recover(&mut maps.restarted()).unwrap().1;
             for flush in [false, true] {
                 if flush {
@@ -593,11 +593,11 @@ fn crash_within_a_checkpoint() {
             store.commit(&batches).unwrap();
             maps.commit(&batches).unwrap();
             if round % 2 == 0 {
-                check(&store, &maps);
+                check(&mut store, &maps);
             }
             for _ in 0..3 {
                 if idle && store.maintain().unwrap() && round % 5 == 0 {
-                    check(&store, &maps);
+                    check(&mut store, &maps);
                 }
             }
         }
@@ -817,6 +817,27 @@ fn definitions_come_back_in_order() {
     let expected = [("a", "2"), ("c", "2"), ("d", "2"), ("f", "1")];
     let expected = expected.map(|(name, value)| Recovered::Definition { key: key(name), value: value.into() });
     assert_eq!(all, expected);
+}
+
+/// Large values make large pages in sled, which it keeps in files of their own.
+#[test]
+fn large_definitions_come_back() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), tiny());
+    let mut expected = Vec::new();
+    for number in 10..50_u8 {
+        let (key, value) = (key(&number.to_string()), Bytes::from(vec![number; 40_000]));
+        let ops = vec![Op::Put { key: key.clone(), value: value.clone() }];
+        store.commit(&[Batch { ops, ..Batch::default() }]).unwrap();
+        expected.push(Recovered::Definition { key, value });
+    }
+    while store.maintain().unwrap() {}
+    let (_, _, all) = start(crashed(dir.path()).path(), tiny());
+    assert_same(&all, &expected);
+    store.close().unwrap();
+    drop(store);
+    let (_, _, all) = start(dir.path(), tiny());
+    assert_same(&all, &expected);
 }
 
 #[test]

@@ -72,6 +72,18 @@ impl SledStore {
         }
     }
 
+    /// After a failed commit: if the disk is full, segments that nothing needs may help.
+    pub(super) fn free_space(&mut self) {
+        if self.checkpoint.is_some() || self.dead_segments().next().is_some() {
+            if self.checkpoint.is_none() {
+                self.begin_checkpoint();
+            }
+            if let Err(error) = self.step_checkpoint(usize::MAX, Duration::ZERO) {
+                tracing::error!(%error, "checkpoint failed as well");
+            }
+        }
+    }
+
     /// Goes on with a checkpoint, or starts one that is due or would free disk space; false if there is none.
     pub(super) fn checkpoint_when_idle(&mut self) -> Result<bool, StoreError> {
         if self.checkpoint.is_none() {

@@ -110,7 +110,7 @@ impl SledStore {
 
     /// Makes durable what the running checkpoint has written so far, as sled may do at any time. For tests.
     #[doc(hidden)]
-    pub fn flush_index(&self) {
+    pub fn flush_index(&mut self) {
         self.tables.flush().expect("sled can write");
     }
 
@@ -352,7 +352,7 @@ impl Store for SledStore {
             return Ok(());
         }
         let moved = self.moves_with_commit(batches);
-        let bytes = self.commit_with(batches, &moved)?;
+        let bytes = self.commit_with(batches, &moved).inspect_err(|_| self.free_space())?;
         self.moves_done();
         self.checkpoint_with_commit(bytes);
         self.committed_at = Instant::now();
@@ -416,7 +416,9 @@ impl Store for SledStore {
 
     fn close(&mut self) -> Result<(), StoreError> {
         if self.state == State::Recovered && self.log.position().segment > 0 {
-            self.checkpoint_at_end()?;
+            if let Err(error) = self.checkpoint_at_end() {
+                tracing::error!(%error, "checkpoint failed: the log has everything, and the next start reads it");
+            }
             self.mark(true)?;
             self.log.trim()?;
         }
@@ -439,9 +441,11 @@ fn claim(dir: &Path) -> Result<File, StoreError> {
             return Err(foreign("is a file".into()));
         }
         fs::create_dir_all(dir).map_err(failed("create", dir))?;
+        let log_dir = dir.join("log");
+        let has_log = log_dir.is_dir() && !segment_numbers(&log_dir)?.is_empty();
         for entry in fs::read_dir(dir).map_err(failed("list", dir))? {
             let name = entry.map_err(failed("list", dir))?.file_name();
-            if !IGNORED.iter().any(|ignored| name == *ignored) || dir.join("log").join("0000000001.log").exists() {
+            if has_log || !IGNORED.iter().any(|ignored| name == *ignored) {
                 return Err(foreign(format!("is not empty and not a leveret store (it has {})", name.display())));
             }
         }

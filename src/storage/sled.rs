@@ -12,9 +12,12 @@
 //!
 //! sled writes small values some three times, larger ones to files of their own: so rows are small
 //! (mostly under 100 bytes, 2 KiB at most) and each stands for hundreds of messages. Its `flush` only
-//! starts the writing on Linux: the file has to be synced as well.
+//! starts the writing on Linux, and leaves the files of large pages (many large definitions) alone: both
+//! have to be synced as well.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,7 +29,7 @@ use crate::model::record::{DefinitionKey, DefinitionKind};
 pub use super::durable::SledStore;
 
 use super::StoreError;
-use super::files::failed;
+use super::files::{failed, sync_dir};
 use super::index::BlockKey;
 use super::log::Position;
 
@@ -37,6 +40,8 @@ pub(super) struct Tables {
     blocks: ::sled::Tree,
     /// sled's own file.
     file: File,
+    /// Files for large pages that are synced.
+    blobs: HashSet<PathBuf>,
 }
 
 const CHECKPOINT: &str = "checkpoint";
@@ -52,7 +57,7 @@ impl Tables {
         let blocks = db.open_tree("blocks").map_err(index_failed("open", &path))?;
         let file_path = path.join("db");
         let file = File::options().read(true).write(true).open(&file_path).map_err(failed("open", &file_path))?;
-        Ok(Self { path, db, definitions, blocks, file })
+        Ok(Self { path, db, definitions, blocks, file, blobs: HashSet::new() })
     }
 
     /// Where the replay has to start; the start of the log if there was no checkpoint yet.
@@ -127,9 +132,32 @@ impl Tables {
     }
 
     /// Makes everything written so far durable.
-    pub fn flush(&self) -> Result<(), StoreError> {
+    pub fn flush(&mut self) -> Result<(), StoreError> {
         self.db.flush().map_err(index_failed("flush", &self.path))?;
+        self.sync_blobs()?;
         self.file.sync_data().map_err(failed("sync", &self.path))
+    }
+
+    /// Syncs the files that sled has made for large pages since the last time: it never does.
+    fn sync_blobs(&mut self) -> Result<(), StoreError> {
+        let dir = self.path.join("blobs");
+        let mut found = HashSet::new();
+        for entry in fs::read_dir(&dir).map_err(failed("list", &dir))? {
+            let path = entry.map_err(failed("list", &dir))?.path();
+            if !self.blobs.contains(&path) {
+                match File::options().write(true).open(&path).and_then(|file| file.sync_all()) {
+                    // sled removes them when it likes.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    result => result.map_err(failed("sync", &path))?,
+                }
+            }
+            found.insert(path);
+        }
+        if !found.is_subset(&self.blobs) {
+            sync_dir(&dir)?;
+        }
+        self.blobs = found;
+        Ok(())
     }
 
     fn damaged(&self, what: &str) -> StoreError {
