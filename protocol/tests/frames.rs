@@ -3,8 +3,6 @@
 use bytes::BytesMut;
 use leveret_protocol::*;
 
-const PUBLISH: MethodId = basic::Publish::ID;
-
 fn frame(frame_type: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![frame_type];
     bytes.extend(channel.to_be_bytes());

@@ -49,15 +49,15 @@ impl ApplyTo {
     }
 
     fn covers(self, target: Target) -> bool {
-        match (self, target) {
+        matches!(
+            (self, target),
             (Self::All, _)
-            | (Self::Exchanges, Target::Exchange)
-            | (Self::Queues, Target::Queue(_))
-            | (Self::ClassicQueues, Target::Queue(QueueType::Classic))
-            | (Self::QuorumQueues, Target::Queue(QueueType::Quorum))
-            | (Self::Streams, Target::Queue(QueueType::Stream)) => true,
-            _ => false,
-        }
+                | (Self::Exchanges, Target::Exchange)
+                | (Self::Queues, Target::Queue(_))
+                | (Self::ClassicQueues, Target::Queue(QueueType::Classic))
+                | (Self::QuorumQueues, Target::Queue(QueueType::Quorum))
+                | (Self::Streams, Target::Queue(QueueType::Stream))
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -46,7 +46,8 @@ pub fn shared() -> SocketAddr {
 /// ends, because this process has, it kills the broker.
 struct Shared {
     address: SocketAddr,
-    _until_closed: ChildStdin,
+    /// Holds the shell's input open.
+    _shell: Child,
 }
 
 impl Shared {
@@ -57,7 +58,7 @@ impl Shared {
         let mut child = command.spawn().expect("sh starts");
         let lines = read_lines(child.stdout.take().expect("stdout is piped"));
         let ready = lines.recv_timeout(PATIENCE).expect("the shared broker says that it is ready");
-        Self { address: address_in(&ready), _until_closed: child.stdin.take().expect("stdin is piped") }
+        Self { address: address_in(&ready), _shell: child }
     }
 }
 

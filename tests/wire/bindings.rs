@@ -113,19 +113,18 @@ fn s6_bindings_with_other_keys_or_arguments_coexist() {
     channel.bind(with("a", number(text("1"))));
     // The order of arguments does not matter.
     channel.bind(with("a", table([("x", FieldValue::Void), ("y", FieldValue::Bool(true))])));
-    let mut gone = 0;
-    for unbind in [
+    let unbinds = [
         without("a", table([])),
         without("b", table([])),
         without("a", number(FieldValue::I32(1))),
         without("a", number(text("1"))),
         without("a", table([("y", FieldValue::Bool(true)), ("x", FieldValue::Void)])),
-    ] {
+    ];
+    for (gone, unbind) in unbinds.into_iter().enumerate() {
         channel.publish("s6_coexist_x", "", "x");
         assert_eq!(channel.pop(name).text(), "x", "{gone} bindings are gone");
         assert_eq!(channel.look(name).ready, 0, "one copy per queue");
         channel.unbind(unbind);
-        gone += 1;
     }
     channel.publish("s6_coexist_x", "", "lost");
     channel.publish("", name, "control");

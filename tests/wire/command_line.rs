@@ -144,7 +144,7 @@ fn a_folder_of_somebody_else_is_left_alone() {
     let exit = run(["--data-dir", folder.path().to_str().unwrap()]);
     assert_refused(&exit, &[folder.path().to_str().unwrap()]);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(left, [file.clone()]);
+    assert_eq!(left, std::slice::from_ref(&file));
     assert_eq!(std::fs::read_to_string(file).unwrap(), "not ours");
 }
 

@@ -13,7 +13,7 @@ use crate::model::exchange::{Binding, Exchange, ExchangeKind};
 use crate::model::ids::{Destination, ExchangeKey, Holder, QueueKey};
 use crate::model::policy::{ApplyTo, Policy};
 use crate::model::profile::Profile;
-use crate::model::queue::{Queue, Returns};
+use crate::model::queue::{Declared, Queue, Returns};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name};
 use crate::model::timer::Millis;
 
@@ -148,7 +148,9 @@ impl Broker {
             .or_else(|error| Profile::ALL.into_iter().find_map(|other| read(other).ok()).ok_or(error))
             .map_err(|error| error.explanation())?;
         let auto_delete = boolean(&table, "auto_delete")?;
-        let mut queue = self.new_queue(Name::from(name), queue_type, true, auto_delete, arguments, settings, now);
+        let name = Name::from(name);
+        let declared = Declared { name, queue_type, durable: true, auto_delete, arguments, settings };
+        let mut queue = self.new_queue(declared, now);
         let id = store_id(&table)?;
         queue.store_id = Some(id);
         self.queue_ids = self.queue_ids.max(id);

@@ -5,11 +5,11 @@ use leveret_protocol::{FieldTable, FieldValue, basic, queue};
 use super::consume::REPLY_TO;
 use super::{Broker, Finding, clean_name};
 use crate::auth::Access;
-use crate::model::arguments::{self, QueueSettings, QueueType};
+use crate::model::arguments::{self, QueueType};
 use crate::model::error::{AmqpError, Resource};
 use crate::model::exchange::Binding;
 use crate::model::ids::{ChannelKey, Destination, ExchangeKey, QueueKey};
-use crate::model::queue::Queue;
+use crate::model::queue::{Declared, Queue};
 use crate::model::record::Name;
 use crate::model::timer::Millis;
 
@@ -147,8 +147,9 @@ impl Broker {
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
         let durable = declare.durable && !declare.exclusive;
-        let mut queue =
-            self.new_queue(name.clone(), queue_type, durable, declare.auto_delete, arguments, settings, now);
+        let auto_delete = declare.auto_delete;
+        let declared = Declared { name: name.clone(), queue_type, durable, auto_delete, arguments, settings };
+        let mut queue = self.new_queue(declared, now);
         queue.exclusive_owner = declare.exclusive.then_some(connection);
         if durable && self.settings.persistent {
             self.queue_ids += 1;
@@ -163,19 +164,8 @@ impl Broker {
         Ok((name, 0, 0))
     }
 
-    #[allow(clippy::too_many_arguments)] // what a queue is made of
-    pub(super) fn new_queue(
-        &self,
-        name: Name,
-        queue_type: QueueType,
-        durable: bool,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-        now: Millis,
-    ) -> Queue {
-        let priorities = self.settings.profile.quorum_priorities();
-        Queue::new(name, queue_type, durable, auto_delete, arguments, settings, priorities, now)
+    pub(super) fn new_queue(&self, declared: Declared, now: Millis) -> Queue {
+        Queue::new(declared, self.settings.profile.quorum_priorities(), now)
     }
 
     /// §5.2 step 1: the vhost's default type, where the flags allow it.

@@ -133,17 +133,21 @@ enum Levels {
     HighAndNormal,
 }
 
+/// What a queue is declared with, checked.
+#[derive(Debug)]
+pub struct Declared {
+    pub name: Name,
+    pub queue_type: QueueType,
+    pub durable: bool,
+    pub auto_delete: bool,
+    pub arguments: FieldTable,
+    /// What the arguments mean.
+    pub settings: QueueSettings,
+}
+
 impl Queue {
-    pub fn new(
-        name: Name,
-        queue_type: QueueType,
-        durable: bool,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-        quorum_priorities: QuorumPriorities,
-        now: Millis,
-    ) -> Self {
+    pub fn new(declared: Declared, quorum_priorities: QuorumPriorities, now: Millis) -> Self {
+        let Declared { name, queue_type, durable, auto_delete, arguments, settings } = declared;
         let (order, levels) = match (queue_type, settings.max_priority, quorum_priorities) {
             (QueueType::Quorum, _, QuorumPriorities::None) => (Order::Quorum, Levels::One),
             (QueueType::Quorum, _, QuorumPriorities::HighAndNormal) => (Order::QuorumTwoToOne, Levels::HighAndNormal),

@@ -3,8 +3,8 @@
 use leveret_protocol::FieldTable;
 use slotmap::SlotMap;
 
-use super::super::Returns;
 use super::super::message::{BodyRef, flag};
+use super::super::{Declared, Returns};
 use super::*;
 use crate::model::arguments::QueueSettings;
 use crate::model::profile::Profile;
@@ -21,7 +21,9 @@ impl Log {
     fn new(settings: QueueSettings) -> Self {
         let priorities = Profile::V4_2.quorum_priorities();
         let arguments = FieldTable::new();
-        let queue = Queue::new(Name::from("s"), QueueType::Stream, true, false, arguments, settings, priorities, 0);
+        let (name, queue_type) = (Name::from("s"), QueueType::Stream);
+        let declared = Declared { name, queue_type, durable: true, auto_delete: false, arguments, settings };
+        let queue = Queue::new(declared, priorities, 0);
         Self { queue, pool: SegmentPool::default(), consumers: SlotMap::with_key(), commit: 1 }
     }
 
