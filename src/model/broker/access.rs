@@ -55,13 +55,13 @@ impl Broker {
     pub fn set_permissions(
         &mut self,
         user: &str,
-        permissions: &Arc<Permissions>,
-        topic_permissions: Option<&Arc<TopicPermissions>>,
+        permissions: Arc<Permissions>,
+        topic_permissions: Option<Arc<TopicPermissions>>,
     ) {
         let mut found = false;
         for connection in self.connections.values_mut().filter(|connection| &*connection.info.user.name == user) {
             connection.info.permissions = permissions.clone();
-            connection.info.topic_permissions = topic_permissions.cloned();
+            connection.info.topic_permissions = topic_permissions.clone();
             found = true;
         }
         if found {
@@ -105,7 +105,7 @@ mod tests {
         let mut topic = TopicPermissions::new("guest".into(), "/".into());
         topic.set("t".into(), write, read).unwrap();
         topic.set("d".into(), "^$", "^$").unwrap();
-        rig.broker.set_permissions("guest", &everything(), Some(&topic.into()));
+        rig.broker.set_permissions("guest", everything(), Some(topic.into()));
         rig
     }
 
@@ -204,9 +204,9 @@ mod tests {
         let mut rig = rig(".*", ".*");
         assert_eq!(refusal(rig.publish("t", "a.b", "m")), None);
         assert_eq!(refusal(rig.publish("t", "a.b", "m")), None, "by the remembered route");
-        rig.broker.set_permissions("somebody else", &permissions("^$"), None);
+        rig.broker.set_permissions("somebody else", permissions("^$"), None);
         assert_eq!(refusal(rig.publish("t", "a.b", "m")), None);
-        rig.broker.set_permissions("guest", &permissions("^d$"), None);
+        rig.broker.set_permissions("guest", permissions("^d$"), None);
         let text = "ACCESS_REFUSED - write access to exchange 't' in vhost '/' refused for user 'guest'";
         assert_eq!(refusal(rig.publish("t", "a.b", "m")).as_deref(), Some(text));
         reopen(&mut rig);
@@ -220,10 +220,10 @@ mod tests {
         assert_eq!(refusal(rig.publish("t", "a.b", "m")), None);
         let mut topic = TopicPermissions::new("guest".into(), "/".into());
         topic.set("t".into(), "^b", ".*").unwrap();
-        rig.broker.set_permissions("guest", &everything(), Some(&topic.into()));
+        rig.broker.set_permissions("guest", everything(), Some(topic.into()));
         assert!(refusal(rig.publish("t", "a.b", "m")).is_some());
         reopen(&mut rig);
-        rig.broker.set_permissions("guest", &everything(), None);
+        rig.broker.set_permissions("guest", everything(), None);
         assert_eq!(refusal(rig.publish("t", "a.b", "m")), None);
     }
 }
