@@ -5,10 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-mod support {
-    #[allow(dead_code)] // every test binary uses its part
-    pub mod broker;
-}
+#[allow(dead_code)] // every test binary uses its part
+#[path = "support/broker.rs"]
+mod broker;
 
 mod clients {
     mod crash;

@@ -23,7 +23,7 @@ use self::churn::Churn;
 use self::ledger::{Chain, Place};
 use self::load::Scene;
 use super::harness::{Rng, connect, seed, soon};
-use crate::support::broker::{Broker, is_ours};
+use crate::broker::{Broker, is_ours};
 
 const KILLS: u32 = 5;
 

@@ -10,7 +10,7 @@ use lapin::{BasicProperties, Channel, ExchangeKind};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::harness::{connect, consume, open_channel, open_confirming, soon, until_counts};
-use crate::support::broker::shared;
+use crate::broker::shared;
 
 const PUBLISHERS: u32 = 8;
 const PER_PUBLISHER: u32 = 2500;

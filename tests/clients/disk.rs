@@ -12,7 +12,7 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
 
 use super::harness::{connect, counts, open_confirming, persistent, soon};
-use crate::support::broker::{self, Broker, is_ours};
+use crate::broker::{self, Broker, is_ours};
 
 /// Bytes of a message here: a disk is full after few of them.
 const BODY: usize = 16 << 10;

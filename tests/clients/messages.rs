@@ -13,7 +13,7 @@ use super::harness::{
     Relay, Rng, connect, consume, counts, expect_nothing, next, next_texts, open_channel, open_confirming, persistent,
     publish, publish_confirmed, said, soon, until_counts,
 };
-use crate::support::broker::shared;
+use crate::broker::shared;
 
 /// Largest body by default (§8.1).
 const SIZE_MAX: usize = 16 << 20;

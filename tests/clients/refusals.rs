@@ -9,7 +9,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, Consumer, Error, ExchangeKind};
 
 use super::harness::{connect, consume, open_channel, open_confirming, publish_confirmed, said, soon, table};
-use crate::support::broker::shared;
+use crate::broker::shared;
 
 /// A consumer of a queue of its own: it ends with what ends its channel.
 async fn watch(channel: &Channel) -> Consumer {

@@ -16,7 +16,7 @@ use super::harness::{
     connect, consume, counts, next, open_channel, open_confirming, persistent, publish_confirmed, said, soon, table,
     text,
 };
-use crate::support::broker::{Broker, is_ours};
+use crate::broker::{Broker, is_ours};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
@@ -67,7 +67,8 @@ async fn is_there(connection: &Connection, queue: &str) -> bool {
 /// Everything in the queue, with the redelivered flag. It stays unacked.
 async fn contents(channel: &Channel, queue: &str) -> Vec<(String, bool)> {
     let mut found = Vec::new();
-    while let Some(message) = soon("get-ok", channel.basic_get(queue, BasicGetOptions::default())).await.expect("open") {
+    while let Some(message) = soon("get-ok", channel.basic_get(queue, BasicGetOptions::default())).await.expect("open")
+    {
         found.push((String::from_utf8_lossy(&message.data).into_owned(), message.redelivered));
     }
     found
@@ -104,7 +105,8 @@ async fn a_clean_stop_keeps_what_is_durable() {
     for (body, priority) in [("low", 1), ("high", 5), ("middle", 3), ("high too", 5)] {
         publish(&channel, "", "lanes", body, persistent().with_priority(priority)).await;
     }
-    let headers = table([("name", text("value")), ("number", AMQPValue::LongLongInt(-7)), ("yes", AMQPValue::Boolean(true))]);
+    let headers =
+        table([("name", text("value")), ("number", AMQPValue::LongLongInt(-7)), ("yes", AMQPValue::Boolean(true))]);
     let properties = persistent()
         .with_headers(headers)
         .with_content_type("text/plain".into())
@@ -133,7 +135,8 @@ async fn a_clean_stop_keeps_what_is_durable() {
 
     let broker = start(folder.path(), &[]);
     let connection = connect(broker.address).await;
-    for (queue, kept) in [("plain", true), ("lanes", true), ("auto", true), ("transient", false), ("exclusive", false)] {
+    for (queue, kept) in [("plain", true), ("lanes", true), ("auto", true), ("transient", false), ("exclusive", false)]
+    {
         assert_eq!(is_there(&connection, queue).await, kept, "{queue}");
     }
     let channel = open_channel(&connection).await;

@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, ExchangeKind};
 
 use super::harness::{connect, consume, expect_nothing, next, open_channel, open_confirming, soon, table, text};
-use crate::support::broker::shared;
+use crate::broker::shared;
 
 async fn declare_exchange(channel: &Channel, name: &str, kind: ExchangeKind) {
     let options = ExchangeDeclareOptions { auto_delete: true, ..Default::default() };
@@ -111,8 +111,7 @@ async fn headers_match_by_value() {
     declare_exchange(&channel, "routing.headers", ExchangeKind::Headers).await;
     let (all, any) = (own_queue(&channel).await, own_queue(&channel).await);
     for (queue, mode) in [(&all, "all"), (&any, "any")] {
-        let arguments =
-            table([("x-match", text(mode)), ("format", text("pdf")), ("pages", AMQPValue::LongInt(3))]);
+        let arguments = table([("x-match", text(mode)), ("format", text("pdf")), ("pages", AMQPValue::LongInt(3))]);
         bind(&channel, queue, "routing.headers", "", arguments).await;
     }
     for (body, headers) in [

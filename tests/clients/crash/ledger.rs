@@ -203,7 +203,11 @@ impl Ledger {
         let before = std::mem::replace(&mut copy.delivered[place.stage], true);
         let (places, settled) = (copy.places, copy.settled);
         if places & IN_QUEUE[place.stage] == 0 {
-            self.violation(format!("{id:?} delivered from {}, but it was {}", place.queue(), names(place.chain, places)));
+            self.violation(format!(
+                "{id:?} delivered from {}, but it was {}",
+                place.queue(),
+                names(place.chain, places)
+            ));
         } else if settled[place.stage] {
             self.violation(format!("{id:?} delivered from {} after it was settled there", place.queue()));
         } else if before && !redelivered {

@@ -197,12 +197,7 @@ pub async fn consumer(scene: Arc<Scene>, address: SocketAddr, place: Place, mut 
 }
 
 /// A channel until it is closed, with what it holds.
-async fn consume_for_a_while(
-    scene: &Scene,
-    connection: &Connection,
-    place: Place,
-    rng: &mut Rng,
-) -> Result<(), Error> {
+async fn consume_for_a_while(scene: &Scene, connection: &Connection, place: Place, rng: &mut Rng) -> Result<(), Error> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(Default::default()).await?;
     channel.basic_qos(PREFETCH, Default::default()).await?;
@@ -316,7 +311,8 @@ impl Inbox<'_> {
 pub async fn publish_mark(scene: &Scene, channel: &Channel, id: Id) -> Result<(), Error> {
     let copies = [(Chain::Marks, id)];
     scene.ledger().publishing(&copies, true);
-    let confirm = channel.basic_publish("", "marks", Default::default(), &body(id, false), properties(id, true)).await?;
+    let confirm =
+        channel.basic_publish("", "marks", Default::default(), &body(id, false), properties(id, true)).await?;
     let confirmation = confirm.await?;
     note(scene, &copies, &confirmation);
     Ok(())

@@ -13,9 +13,7 @@ use lapin::{Channel, Connection, Consumer, ExchangeKind};
 use super::churn::EXCHANGE as CHURN;
 use super::ledger::{Chain, Id, Place, Seen, Sight};
 use super::load::{Scene, body, id_of, properties};
-use crate::clients::harness::{
-    connect, next, open_channel, open_confirming, publish_confirmed, soon, table, text,
-};
+use crate::clients::harness::{connect, next, open_channel, open_confirming, publish_confirmed, soon, table, text};
 
 /// A queue that nobody looks into: publishes to it are there for their confirms. A message without a route is
 /// confirmed at once, and proves nothing.
