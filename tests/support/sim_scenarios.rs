@@ -128,20 +128,6 @@ fn s8_5_recover_leaves_what_was_not_sent() {
     sim.check();
 }
 
-/// §8.5: a tag that was not sent is not known, whoever guesses it.
-#[test]
-fn s8_5_a_tag_that_was_not_sent_is_unknown() {
-    let mut sim = Sim::new(1);
-    let (p, c) = (sim.channel(), sim.channel());
-    sim.run(p, "queue.declare q");
-    sim.run(c, "basic.consume q");
-    sim.replies(c);
-    sim.step("c0.1 basic.publish q m1");
-    sim.step("c1.1 basic.ack 1");
-    sim.check();
-    assert_eq!(sim.replies(c), ["406 PRECONDITION_FAILED - unknown delivery tag 1"]);
-}
-
 /// §9.1, §10: an ack in a transaction frees no slot of the channel before the commit.
 #[test]
 fn s10_acks_of_a_transaction_hold_the_channel_wide_prefetch() {

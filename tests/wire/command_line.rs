@@ -174,7 +174,7 @@ fn wrong_command_lines_are_one_line_and_2() {
         (&["--port", "65536"], &["--port", "65536"]),
         (&["--bind", "nowhere"], &["--bind", "nowhere"]),
         (&["--compat", "2.8"], &["--compat", "2.8"]),
-        (&["--ephemeral", "--data-dir", "/tmp/x"], &["--ephemeral", "--data-dir"]),
+        (&["--ephemeral", "--data-dir", "somewhere"], &["--ephemeral", "--data-dir"]),
         (&["--config", "/no/such/file"], &["/no/such/file"]),
     ];
     for (arguments, words) in rows {

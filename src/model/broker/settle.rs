@@ -319,3 +319,30 @@ impl Broker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leveret_protocol::FieldTable;
+
+    use super::super::Settings;
+    use super::super::testing::{Rig, Sent};
+    use super::*;
+
+    /// §3.11, pipelining: get and ack in one go; the reply comes first, with the message.
+    #[test]
+    fn s8_5_an_ack_sent_ahead_of_its_delivery_counts() {
+        let mut rig = Rig::new(Settings::default());
+        rig.declare("q", FieldTable::new());
+        rig.publish("", "q", "m1");
+        rig.send_ahead(basic::Get { queue: "q", no_ack: false }.into());
+        rig.send_ahead(basic::Ack { delivery_tag: 1, multiple: false }.into());
+        let sent = rig.take();
+        assert!(
+            matches!(&sent[..], [Sent::Method(get_ok), Sent::Content(_, body)]
+            if get_ok.contains("GetOk") && body == b"m1"),
+            "{sent:?}"
+        );
+        let queue = rig.broker.queue("q").unwrap();
+        assert_eq!((queue.ready_count(), queue.unacked_count, queue.stats.acked), (0, 0, 1));
+    }
+}

@@ -63,9 +63,14 @@ impl Rig {
 
     /// Sends a method on channel 1 and gives back what the broker answers.
     pub fn send(&mut self, method: Method<'_>) -> Vec<Sent> {
+        self.send_ahead(method);
+        self.take()
+    }
+
+    /// Sends a method without looking at what comes back.
+    pub fn send_ahead(&mut self, method: Method<'_>) {
         let channel = 1;
         self.broker.client(self.connection, Event::Method { channel, method }, self.now);
-        self.take()
     }
 
     pub fn publish(&mut self, exchange: &str, routing_key: &str, body: &str) -> Vec<Sent> {
