@@ -71,7 +71,7 @@ pub enum Op {
     /// Sequences of one queue are strictly increasing over all batches, with gaps.
     Publish { queue: u64, seq: u64, start: usize, len: usize, body: Option<usize> },
     /// Messages `first..=last` of the queue are settled: never to be seen again.
-    /// Sequences in the range that were never published are ignored.
+    /// Sequences in the range that were never published are ignored; none at or below `last` may be published later.
     Settle { queue: u64, first: u64, last: u64 },
     /// The message was handed out `count` times so far; replaces an earlier count. Kept until it is settled.
     Delivered { queue: u64, seq: u64, count: u32 },
