@@ -132,8 +132,8 @@ fn s9_1_global_is_one_limit_for_all_consumers_of_the_channel() {
 #[test]
 fn s9_1_under_a_global_limit_no_consumer_starves() {
     let channel = declared("s9_1_starve");
-    if !has_channel_limit(&channel) {
-        return;
+    if !has_channel_limit(&channel) || !channel.connection.is_leveret() {
+        return; // RabbitMQ 4.0 does not always manage.
     }
     channel.declare(declare("s9_1_starve_2"));
     channel.qos(1, true);
