@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::exchange::Keepers;
-use super::ids::{ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
+use super::ids::{ChannelKey, ConnectionKey, ConsumerKey, ExchangeKey, QueueKey};
 use super::quota::Permit;
 use super::record::Name;
 use super::timer::Millis;
@@ -203,11 +203,19 @@ impl Confirms {
     }
 }
 
+/// Where a publish of a transaction goes when it commits.
+#[derive(Debug)]
+pub struct Destinations {
+    pub queues: Vec<QueueKey>,
+    pub keepers: Keepers,
+    /// Channels that wait for it as a direct reply.
+    pub replies: Vec<ChannelKey>,
+}
+
 /// A publish inside a transaction, routed and not yet handed over.
 #[derive(Debug)]
 pub struct TxPublish {
-    pub queues: Vec<QueueKey>,
-    pub keepers: Keepers,
+    pub destinations: Destinations,
     pub exchange: Bytes,
     pub routing_key: Bytes,
     pub properties: Bytes,

@@ -194,7 +194,6 @@ fn s13_1_large_replies_come_whole() {
 }
 
 #[test]
-#[ignore = "it comes at once"]
 fn s13_1_a_reply_in_a_transaction_comes_with_its_commit() {
     let (requester, responder) = (open(), open());
     if responder.connection.version() < (4, 2) {

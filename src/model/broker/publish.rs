@@ -14,10 +14,10 @@ use super::delayed::is_delayed;
 use super::{Broker, Finding};
 use crate::auth::Access;
 use crate::model::arguments::{Overflow, QueueType};
-use crate::model::channel::TxPublish;
+use crate::model::channel::{Destinations, TxPublish};
 use crate::model::connection::ConnectionState;
 use crate::model::error::AmqpError;
-use crate::model::exchange::{Keepers, RouteInput};
+use crate::model::exchange::RouteInput;
 use crate::model::ids::{ChannelKey, ExchangeKey, QueueKey};
 use crate::model::queue::message::{BodyRef, NewMessage};
 use crate::model::timer::Millis;
@@ -137,7 +137,7 @@ impl Broker {
             bcc,
         };
         let mut queues = Vec::new();
-        let replied = publish.exchange.is_empty() && self.reply_directly(&incoming, &extra_keys);
+        let (mut replies, replied) = self.reply_targets(&incoming, &extra_keys);
         if publish.mandatory && publish.exchange.is_empty() && publish.routing_key.starts_with(REPLY_TO) && !replied {
             self.lint(key, Finding::LostReply, publish.routing_key);
         }
@@ -159,8 +159,15 @@ impl Broker {
             keys.extend(extra_keys.iter().map(Vec::as_slice));
             self.trace_publish(key, &message, &keys, &queues);
         }
-        if self.channels[key].tx.is_some() {
-            self.publish_later(key, &incoming, queues, keepers, replied);
+        let in_tx = self.channels[key].tx.is_some();
+        // Replies used not to be part of a transaction.
+        if !in_tx || self.settings.profile.has_old_replies() {
+            for target in replies.drain(..) {
+                self.send_reply(target, &message);
+            }
+        }
+        if in_tx {
+            self.publish_later(key, &incoming, Destinations { queues, keepers, replies }, replied);
             return Ok(());
         }
         let mut outcome = self.enqueue_all(&queues, message, incoming.expiration_ms, now);
@@ -283,40 +290,49 @@ impl Broker {
         self.topology.route(exchange, &RouteInput { keys, properties, random }, &find, out)
     }
 
-    /// §13.1: a message to a reply-to name goes straight to the channel that waits there.
-    /// True if the name belongs to a reply consumer, or did: such a message counts as routed.
-    fn reply_directly(&mut self, incoming: &Incoming<'_>, extra_keys: &[Vec<u8>]) -> bool {
+    /// §13.1: the channels that wait for replies under one of these names, and whether a name belongs to a
+    /// reply consumer, or did: a message to it counts as routed.
+    fn reply_targets(&self, incoming: &Incoming<'_>, extra_keys: &[Vec<u8>]) -> (Vec<ChannelKey>, bool) {
+        let (mut targets, mut replied) = (Vec::new(), false);
+        if !incoming.exchange.is_empty() {
+            return (targets, replied);
+        }
+        let old = self.settings.profile.has_old_replies();
         let keys = std::iter::once(incoming.routing_key.as_bytes()).chain(extra_keys.iter().map(Vec::as_slice));
-        let mut replied = false;
         for name in keys {
             let Some(name) = std::str::from_utf8(name).ok().filter(|name| name.starts_with(REPLY_TO)) else { continue };
             if name.len() == REPLY_TO.len() {
                 continue;
             }
-            let old = self.settings.profile.has_old_replies();
-            let Some(&target) = self.reply_consumers.get(name) else {
+            match self.reply_consumers.get(name) {
+                Some(&target) => {
+                    replied |= !old;
+                    targets.push(target);
+                }
                 // A requester that is gone counts as reached; a name that never was one does not.
-                replied |= !old && name.len() == REPLY_TO.len() + 1 + REPLY_TOKEN_LEN;
-                continue;
-            };
-            replied |= !old;
-            let channel = &mut self.channels[target];
-            let tag = if old { channel.delivery_tag + 1 } else { channel.next_tag() };
-            let Some(reply) = &channel.reply_consumer else { continue };
-            let (number, consumer_tag) = (channel.number, reply.tag.clone());
-            let key = channel.connection;
-            let connection = &mut self.connections[key];
-            if connection.state != ConnectionState::Running {
-                continue;
+                None => replied |= !old && name.len() == REPLY_TO.len() + 1 + REPLY_TOKEN_LEN,
             }
-            let frame_max = connection.info.frame_max;
-            connection.encode(|encoded| {
-                put_deliver(encoded, number, &consumer_tag, tag, false, b"", incoming.routing_key.as_bytes());
-                put_content(encoded, number, frame_max, incoming.properties.as_bytes(), incoming.body.as_slice());
-            });
-            self.wake(key);
         }
-        replied
+        (targets, replied)
+    }
+
+    /// §13.1: the reply goes straight to the channel, if that still waits.
+    fn send_reply(&mut self, target: ChannelKey, message: &NewMessage<'_>) {
+        let old = self.settings.profile.has_old_replies();
+        let Some(channel) = self.channels.get_mut(target) else { return };
+        let Some(reply) = &channel.reply_consumer else { return };
+        let (number, key, consumer_tag) = (channel.number, channel.connection, reply.tag.clone());
+        let tag = if old { channel.delivery_tag + 1 } else { channel.next_tag() };
+        let connection = &mut self.connections[key];
+        if connection.state != ConnectionState::Running {
+            return;
+        }
+        let frame_max = connection.info.frame_max;
+        connection.encode(|encoded| {
+            put_deliver(encoded, number, &consumer_tag, tag, false, b"", message.routing_key);
+            put_content(encoded, number, frame_max, message.properties, message.body.as_slice());
+        });
+        self.wake(key);
     }
 
     /// Puts the message into every queue.
@@ -442,18 +458,10 @@ impl Broker {
     }
 
     /// §10: routed now, handed over at commit.
-    fn publish_later(
-        &mut self,
-        key: ChannelKey,
-        incoming: &Incoming<'_>,
-        queues: Vec<QueueKey>,
-        keepers: Keepers,
-        replied: bool,
-    ) {
+    fn publish_later(&mut self, key: ChannelKey, incoming: &Incoming<'_>, destinations: Destinations, replied: bool) {
         let Some(tx) = &mut self.channels[key].tx else { return };
         tx.publishes.push(TxPublish {
-            queues,
-            keepers,
+            destinations,
             exchange: Bytes::copy_from_slice(incoming.exchange.as_bytes()),
             routing_key: Bytes::copy_from_slice(incoming.routing_key.as_bytes()),
             properties: Bytes::copy_from_slice(incoming.properties.as_bytes()),
@@ -481,15 +489,19 @@ impl Broker {
             bcc: &publish.bcc,
             died: false,
         };
-        let mut outcome = self.enqueue_all(&publish.queues, message, publish.expiration_ms, now);
-        if !publish.keepers.is_empty() {
+        for &target in &publish.destinations.replies {
+            self.send_reply(target, &message);
+        }
+        let Destinations { queues, keepers, .. } = &publish.destinations;
+        let mut outcome = self.enqueue_all(queues, message, publish.expiration_ms, now);
+        if !keepers.is_empty() {
             let headers = properties.headers().and_then(|headers| headers.to_table().ok());
             let mut extra_keys = cc_keys(headers.as_ref());
             extra_keys.extend(publish.bcc.iter().cloned());
-            self.keep(&publish.keepers, &message, &extra_keys, now, &mut outcome);
+            self.keep(keepers, &message, &extra_keys, now, &mut outcome);
         }
-        if publish.queues.is_empty() {
-            self.reached_no_queue(key, publish.mandatory, is_delayed(&publish.keepers), &message);
+        if queues.is_empty() {
+            self.reached_no_queue(key, publish.mandatory, is_delayed(keepers), &message);
         }
         outcome
     }
