@@ -45,6 +45,9 @@ pub(super) struct Checkpoint {
     removed: Vec<BlockKey>,
     dirty: Vec<BlockKey>,
     definitions: BTreeMap<DefinitionKey, Option<Bytes>>,
+    /// What is done, but not known to be durable.
+    written: Vec<BlockKey>,
+    defined: Vec<(DefinitionKey, Option<Bytes>)>,
     /// Rows there were to write.
     rows: usize,
 }
@@ -141,7 +144,8 @@ impl SledStore {
         let rows = dirty.len() + removed.len() + definitions.len();
         let position = self.log.position();
         self.since_checkpoint = 0;
-        self.checkpoint = Some(Checkpoint { position, removed, dirty, definitions, rows });
+        let (written, defined) = (Vec::new(), Vec::new());
+        self.checkpoint = Some(Checkpoint { position, removed, dirty, definitions, written, defined, rows });
     }
 
     /// Writes at least `rows_min` rows, and more if there is time; ends the checkpoint when none is left.
@@ -155,12 +159,14 @@ impl SledStore {
             Ok(true) => {}
             Ok(false) => self.checkpoint = Some(checkpoint),
             Err(error) => {
-                // Rows that were written may not be durable: the position stays where it was, and the rows
-                // that are left join those of the next attempt.
+                // What was written may not be durable: the position stays where it was, and all rows join
+                // those of the next attempt.
                 self.index.put_back(&checkpoint.dirty, &checkpoint.removed);
-                for (key, value) in checkpoint.definitions {
+                self.index.put_back(&checkpoint.written, &[]);
+                for (key, value) in checkpoint.definitions.into_iter().chain(checkpoint.defined) {
                     self.definitions.entry(key).or_insert(value);
                 }
+                self.index_failed = true;
                 return Err(error);
             }
         }
@@ -170,6 +176,10 @@ impl SledStore {
     fn write_rows(&mut self, checkpoint: &mut Checkpoint, rows_min: usize, slice: Duration) -> Result<(), StoreError> {
         // With `Fsync::Always` there is nothing to sync. Otherwise each slice costs one, so it does more.
         self.log.sync()?;
+        if self.index_failed {
+            self.tables.reopen()?;
+            self.index_failed = false;
+        }
         let slice = if self.options.fsync == Fsync::Always { slice } else { slice * 16 };
         let start = Instant::now();
         let mut row = Vec::new();
@@ -177,6 +187,7 @@ impl SledStore {
             if let Some(&key) = checkpoint.removed.last() {
                 self.tables.remove_block(key)?;
                 checkpoint.removed.pop();
+                checkpoint.written.push(key);
             } else if let Some(&key) = checkpoint.dirty.last() {
                 row.clear();
                 match self.index.row(key, &mut row) {
@@ -184,12 +195,13 @@ impl SledStore {
                     Row::Remove => self.tables.remove_block(key)?,
                 }
                 checkpoint.dirty.pop();
+                checkpoint.written.push(key);
             } else if let Some((key, value)) = checkpoint.definitions.last_key_value() {
                 match value {
                     Some(value) => self.tables.put_definition(key, value)?,
                     None => self.tables.remove_definition(key)?,
                 }
-                checkpoint.definitions.pop_last();
+                checkpoint.defined.extend(checkpoint.definitions.pop_last());
             } else {
                 break;
             }

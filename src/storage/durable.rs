@@ -48,6 +48,8 @@ pub struct SledStore {
     /// The folder was made just now.
     is_new: bool,
     pub(super) tables: Tables,
+    /// A checkpoint failed: the tables are to be opened again before the next one.
+    pub(super) index_failed: bool,
     pub(super) log: Log,
     pub(super) index: Index,
     pub(super) reader: Reader,
@@ -88,6 +90,7 @@ impl SledStore {
             dir: dir.to_owned(),
             is_new,
             tables: Tables::open(dir.join("index"), options.cache_bytes)?,
+            index_failed: false,
             log: Log::new(log_dir.clone(), options.fsync, options.segment_bytes),
             index: Index::default(),
             reader: Reader::new(log_dir),

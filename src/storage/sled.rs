@@ -17,7 +17,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,13 +35,19 @@ use super::log::Position;
 
 pub(super) struct Tables {
     path: PathBuf,
+    cache_bytes: u64,
+    /// `None` only when it could not be opened again.
+    trees: Option<Trees>,
+    /// Files for large pages that are synced.
+    blobs: HashSet<PathBuf>,
+}
+
+struct Trees {
     db: ::sled::Db,
     definitions: ::sled::Tree,
     blocks: ::sled::Tree,
     /// sled's own file.
     file: File,
-    /// Files for large pages that are synced.
-    blobs: HashSet<PathBuf>,
 }
 
 const CHECKPOINT: &str = "checkpoint";
@@ -51,18 +57,28 @@ const LET_GO: Duration = Duration::from_secs(5);
 impl Tables {
     /// Opens the trees in their folder, or makes them.
     pub fn open(path: PathBuf, cache_bytes: u64) -> Result<Self, StoreError> {
-        let config = ::sled::Config::new().path(&path).cache_capacity(cache_bytes).flush_every_ms(None);
-        let db = open_db(&config).map_err(index_failed("open", &path))?;
-        let definitions = db.open_tree("definitions").map_err(index_failed("open", &path))?;
-        let blocks = db.open_tree("blocks").map_err(index_failed("open", &path))?;
-        let file_path = path.join("db");
-        let file = File::options().read(true).write(true).open(&file_path).map_err(failed("open", &file_path))?;
-        Ok(Self { path, db, definitions, blocks, file, blobs: HashSet::new() })
+        let trees = Some(Trees::open(&path, cache_bytes)?);
+        Ok(Self { path, cache_bytes, trees, blobs: HashSet::new() })
+    }
+
+    /// Opens the trees once more: after a write that failed, sled refuses everything. What was not flushed
+    /// may be gone.
+    pub fn reopen(&mut self) -> Result<(), StoreError> {
+        // Let go of first: there can be but one.
+        self.trees = None;
+        self.blobs.clear();
+        self.trees = Some(Trees::open(&self.path, self.cache_bytes)?);
+        Ok(())
+    }
+
+    fn trees(&self) -> Result<&Trees, StoreError> {
+        let closed = || failed("use", &self.path)(io::Error::other("it could not be opened again"));
+        self.trees.as_ref().ok_or_else(closed)
     }
 
     /// Where the replay has to start; the start of the log if there was no checkpoint yet.
     pub fn position(&self) -> Result<Position, StoreError> {
-        let meta = self.db.open_tree("meta").map_err(index_failed("open", &self.path))?;
+        let meta = self.trees()?.db.open_tree("meta").map_err(index_failed("open", &self.path))?;
         let Some(value) = meta.get(CHECKPOINT).map_err(index_failed("read", &self.path))? else {
             return Ok(Position::default());
         };
@@ -81,24 +97,24 @@ impl Tables {
         value[..4].copy_from_slice(&at.segment.to_be_bytes());
         value[4..12].copy_from_slice(&at.offset.to_be_bytes());
         value[12..].copy_from_slice(&at.commit.to_be_bytes());
-        let meta = self.db.open_tree("meta").map_err(index_failed("open", &self.path))?;
+        let meta = self.trees()?.db.open_tree("meta").map_err(index_failed("open", &self.path))?;
         meta.insert(CHECKPOINT, &value).map_err(index_failed("write", &self.path))?;
         Ok(())
     }
 
     pub fn put_block(&self, key: BlockKey, row: &[u8]) -> Result<(), StoreError> {
-        self.blocks.insert(block_key(key), row).map_err(index_failed("write", &self.path))?;
+        self.trees()?.blocks.insert(block_key(key), row).map_err(index_failed("write", &self.path))?;
         Ok(())
     }
 
     pub fn remove_block(&self, key: BlockKey) -> Result<(), StoreError> {
-        self.blocks.remove(block_key(key)).map_err(index_failed("write", &self.path))?;
+        self.trees()?.blocks.remove(block_key(key)).map_err(index_failed("write", &self.path))?;
         Ok(())
     }
 
     /// Gives every block's row, in the order of their keys, until `sink` says that one is bad.
     pub fn blocks(&self, sink: &mut dyn FnMut(BlockKey, &[u8]) -> bool) -> Result<(), StoreError> {
-        for row in &self.blocks {
+        for row in &self.trees()?.blocks {
             let (key, value) = row.map_err(index_failed("read", &self.path))?;
             let bytes: &[u8; 16] = key.as_ref().try_into().map_err(|_| self.damaged("a block's key"))?;
             let (queue, first) = bytes.split_at(8);
@@ -112,18 +128,18 @@ impl Tables {
     }
 
     pub fn put_definition(&self, key: &DefinitionKey, value: &[u8]) -> Result<(), StoreError> {
-        self.definitions.insert(definition_key(key), value).map_err(index_failed("write", &self.path))?;
+        self.trees()?.definitions.insert(definition_key(key), value).map_err(index_failed("write", &self.path))?;
         Ok(())
     }
 
     pub fn remove_definition(&self, key: &DefinitionKey) -> Result<(), StoreError> {
-        self.definitions.remove(definition_key(key)).map_err(index_failed("write", &self.path))?;
+        self.trees()?.definitions.remove(definition_key(key)).map_err(index_failed("write", &self.path))?;
         Ok(())
     }
 
     /// Gives every definition in the order of their keys.
     pub fn definitions(&self, sink: &mut dyn FnMut(DefinitionKey, Bytes)) -> Result<(), StoreError> {
-        for row in &self.definitions {
+        for row in &self.trees()?.definitions {
             let (key, value) = row.map_err(index_failed("read", &self.path))?;
             let key = read_definition_key(&key).ok_or_else(|| self.damaged("a definition's key"))?;
             sink(key, Bytes::copy_from_slice(&value));
@@ -133,9 +149,9 @@ impl Tables {
 
     /// Makes everything written so far durable.
     pub fn flush(&mut self) -> Result<(), StoreError> {
-        self.db.flush().map_err(index_failed("flush", &self.path))?;
+        self.trees()?.db.flush().map_err(index_failed("flush", &self.path))?;
         self.sync_blobs()?;
-        self.file.sync_data().map_err(failed("sync", &self.path))
+        self.trees()?.file.sync_data().map_err(failed("sync", &self.path))
     }
 
     /// Syncs the files that sled has made for large pages since the last time: it never does.
@@ -162,6 +178,18 @@ impl Tables {
 
     fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged { path: self.path.clone(), offset: 0, reason: format!("{what} is not readable") }
+    }
+}
+
+impl Trees {
+    fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
+        let config = ::sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None);
+        let db = open_db(&config).map_err(index_failed("open", path))?;
+        let definitions = db.open_tree("definitions").map_err(index_failed("open", path))?;
+        let blocks = db.open_tree("blocks").map_err(index_failed("open", path))?;
+        let file_path = path.join("db");
+        let file = File::options().read(true).write(true).open(&file_path).map_err(failed("open", &file_path))?;
+        Ok(Self { db, definitions, blocks, file })
     }
 }
 

@@ -11,7 +11,7 @@ use lapin::publisher_confirm::{Confirmation, PublisherConfirm};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
 
-use super::harness::{connect, counts, open_confirming, persistent, soon};
+use super::harness::{connect, counts, open_confirming, persistent, publish_confirmed, soon};
 use crate::broker::{self, Broker, is_ours};
 
 /// Bytes of a message here: a disk is full after few of them.
@@ -256,9 +256,9 @@ fn a_read_only_folder_is_refused() {
     assert!(line.contains("Read-only file system"), "{line}");
 }
 
-/// The index shares the disk: once there is space again, segments of the log that nothing needs go away.
+/// The index shares the disk: once there is space again, segments of the log that nothing needs go away. And
+/// what was declared and published around that is there after a kill.
 #[tokio::test]
-#[ignore = "sled refuses everything after a write that failed, until the next start: the log grows"]
 async fn the_log_shrinks_again_after_a_full_disk() {
     /// More than a segment of the log has room for.
     const MESSAGES: u32 = 70 * 64;
@@ -270,7 +270,12 @@ async fn the_log_shrinks_again_after_a_full_disk() {
     let connection = connect(broker.address).await;
     let channel = open_confirming(&connection).await;
     declare(&channel).await;
-    for _ in 0..3 {
+    for round in 0..3 {
+        let options = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare(&format!("kept.{round}"), options, FieldTable::default()).await.expect("declared");
+        for earlier in 0..=round {
+            publish_confirmed(&channel, &format!("kept.{earlier}"), &[round]).await;
+        }
         // Full when the index is to forget what is purged; sometimes the log finds room all the same.
         fill_and_purge(&channel, MESSAGES, async || disk.fill(0)).await;
         let mut last = publish(&channel, 0).await;
@@ -290,6 +295,15 @@ async fn the_log_shrinks_again_after_a_full_disk() {
         }
     };
     soon("a log without dead segments", shrinks).await;
+    // Behind the purge in the same log.
+    publish_confirmed(&channel, "kept.0", b"proof").await;
+    broker.stop("KILL");
+    let broker = start(&disk.data());
+    let channel = open_confirming(&connect(broker.address).await).await;
+    assert_eq!(drain(&channel).await, Vec::<u32>::new());
+    for (round, messages) in [(0, 4), (1, 2), (2, 1)] {
+        assert_eq!(counts(&channel, &format!("kept.{round}")).await, (messages, 0), "kept.{round}");
+    }
 }
 
 async fn fill_and_purge(channel: &Channel, messages: u32, between: impl AsyncFnOnce()) {
