@@ -1,5 +1,6 @@
 //! The broker model under simulation: scenarios written by hand, and random scripts with invariants.
 
+#[allow(dead_code)] // scenarios use what they need
 mod support {
     pub mod sim;
     pub mod sim_books;
