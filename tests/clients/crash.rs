@@ -14,14 +14,13 @@ mod look;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use self::churn::Churn;
 use self::ledger::{Chain, Place};
-use self::load::Scene;
+use self::load::{Killer, Pace, Scene};
 use super::harness::{Rng, connect, seed, soon};
 use crate::broker::{Broker, is_ours};
 
@@ -107,12 +106,17 @@ impl Life {
 
     /// Clients do what they do until the broker is killed, at a random moment.
     async fn load_and_kill(&mut self, broker: Broker) {
-        self.scene.dying.store(false, Ordering::SeqCst);
         let (address, rng) = (broker.address, &mut self.rng);
-        let heavy = rng.chance(20);
+        let confirmed = self.scene.ledger().confirmed + 50 + rng.below(2500);
+        // At a confirm, or some time after it.
+        let at_last = if rng.chance(50) { Duration::ZERO } else { Duration::from_micros(rng.below(5000)) };
+        let killer = Killer::of(broker.pid());
+        self.scene.arm(if at_last.is_zero() { confirmed } else { u64::MAX }, killer);
+        let pace = if rng.chance(20) { Pace::Heavy } else { Pace::Usual };
         let mut clients = JoinSet::new();
-        for _ in 0..2 + rng.below(3) {
-            clients.spawn(load::publisher(self.scene.clone(), address, rng.fork(), heavy));
+        clients.spawn(load::publisher(self.scene.clone(), address, rng.fork(), Pace::Sentinel));
+        for _ in 0..1 + rng.below(3) {
+            clients.spawn(load::publisher(self.scene.clone(), address, rng.fork(), pace));
         }
         clients.spawn(load::committer(self.scene.clone(), address, rng.fork()));
         for place in Place::all().filter(|place| place.chain != Chain::Marks) {
@@ -125,15 +129,13 @@ impl Life {
         for churn in &self.churns {
             clients.spawn(churn.clone().run(self.scene.clone(), address, rng.fork()));
         }
-        let enough = self.scene.ledger().confirmed + 50 + rng.below(2500);
-        let at_last = Duration::from_micros(rng.below(5000));
         let deadline = Instant::now() + Duration::from_secs(3);
-        while self.scene.ledger().confirmed < enough && Instant::now() < deadline {
+        while self.scene.ledger().confirmed < confirmed && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::time::sleep(at_last).await;
-        self.scene.dying.store(true, Ordering::SeqCst);
-        let exit = broker.stop("KILL");
+        self.scene.kill();
+        let exit = broker.wait();
         self.read_log(&exit.stderr);
         soon("the clients' end", clients.join_all()).await;
         self.judge();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -23,13 +24,37 @@ const DELAY_MS: i32 = 80;
 /// Deliveries between two proofs.
 const SETTLED_PER_PROOF: usize = 25;
 
+/// A shell that waits to kill a process: it takes microseconds to do it, where starting `kill` takes
+/// milliseconds. It kills when this is dropped.
+pub struct Killer {
+    shell: Child,
+}
+
+impl Killer {
+    pub fn of(pid: u32) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read -r _; kill -9 $1", "sh"]).arg(pid.to_string()).stdin(Stdio::piped());
+        Self { shell: shell.spawn().expect("sh starts") }
+    }
+}
+
+impl Drop for Killer {
+    fn drop(&mut self) {
+        // The shell reads its end.
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
 /// What all clients of one life of a data folder share.
 #[derive(Default)]
 pub struct Scene {
     ledger: Mutex<Ledger>,
     publishers: AtomicU32,
     /// The broker is being killed: errors are no surprise any more.
-    pub dying: AtomicBool,
+    dying: AtomicBool,
+    /// Kills the broker when so many publishes are confirmed.
+    killer: Mutex<Option<(u64, Killer)>>,
 }
 
 impl Scene {
@@ -42,9 +67,34 @@ impl Scene {
         self.publishers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// From now on the broker lives until a sentinel sees that so many publishes are confirmed, or until
+    /// [`Self::kill`].
+    pub fn arm(&self, confirmed: u64, killer: Killer) {
+        self.dying.store(false, Ordering::SeqCst);
+        *self.killer.lock() = Some((confirmed, killer));
+    }
+
+    pub fn is_dying(&self) -> bool {
+        self.dying.load(Ordering::SeqCst)
+    }
+
+    /// Kills the broker, if nothing else has.
+    pub fn kill(&self) {
+        self.dying.store(true, Ordering::SeqCst);
+        self.killer.lock().take();
+    }
+
+    /// Kills the broker if enough is confirmed.
+    fn kill_if_enough(&self) {
+        let confirmed = self.ledger().confirmed;
+        if self.killer.lock().as_ref().is_some_and(|(last, _)| confirmed >= *last) {
+            self.kill();
+        }
+    }
+
     /// A client's connection is gone. Only a kill may be the reason.
     pub fn lost(&self, client: &str, error: &Error) {
-        if !self.dying.load(Ordering::SeqCst) {
+        if !self.is_dying() {
             let (code, text) = said(error);
             self.ledger().violation(format!("{client}: {code} {text}"));
         }
@@ -75,11 +125,22 @@ pub fn id_of(body: &[u8]) -> Option<Id> {
     [false, true].into_iter().any(|heavy| self::body(id, heavy) == body).then_some(id)
 }
 
+/// How a publisher goes about it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Waits for each confirm, and kills the broker right after the last: if others are busy, that is when
+    /// something confirmed too early is not on disk yet.
+    Sentinel,
+    Usual,
+    /// Large messages.
+    Heavy,
+}
+
 /// One publisher on a connection of its own, until that breaks.
-pub async fn publisher(scene: Arc<Scene>, address: SocketAddr, mut rng: Rng, heavy: bool) {
+pub async fn publisher(scene: Arc<Scene>, address: SocketAddr, mut rng: Rng, pace: Pace) {
     let number = scene.new_publisher();
     let mut waiting = VecDeque::new();
-    let result = publish(&scene, address, number, &mut rng, heavy, &mut waiting).await;
+    let result = publish(&scene, address, number, &mut rng, pace, &mut waiting).await;
     // What was confirmed before the end counts, read or not.
     for (copies, confirm) in waiting {
         if let Ok(confirmation) = confirm.await {
@@ -98,13 +159,13 @@ async fn publish(
     address: SocketAddr,
     number: u32,
     rng: &mut Rng,
-    heavy: bool,
+    pace: Pace,
     waiting: &mut Waiting,
 ) -> Result<(), Error> {
     let connection = try_connect(address).await?;
     let channel = connection.create_channel().await?;
     channel.confirm_select(Default::default()).await?;
-    let window = [1, 8, 100][rng.below(3) as usize];
+    let window = if pace == Pace::Sentinel { 1 } else { [1, 8, 100, 1000][rng.below(4) as usize] };
     for counter in 0.. {
         let id = Id::new(number, counter);
         let (exchange, routing_key, chains) = target(rng);
@@ -113,11 +174,15 @@ async fn publish(
         let properties = properties(id, persistent);
         scene.ledger().publishing(&copies, persistent);
         let options = Default::default();
-        let confirm = channel.basic_publish(exchange, routing_key, options, &body(id, heavy), properties).await?;
+        let confirm =
+            channel.basic_publish(exchange, routing_key, options, &body(id, pace == Pace::Heavy), properties).await?;
         waiting.push_back((copies, confirm));
         if waiting.len() >= window {
             let (copies, confirm) = waiting.pop_front().expect("it is not empty");
             note(scene, &copies, &confirm.await?);
+            if pace == Pace::Sentinel {
+                scene.kill_if_enough();
+            }
         }
     }
     Ok(())
