@@ -230,7 +230,7 @@ fn s16_kill_9_while_delayed_messages_go_on_neither_loses_nor_doubles() {
     }
     channel.wait_for_confirms(MESSAGES);
     for _ in 0..2 {
-        channel.ready("d", 1);
+        wait_for_the_first(&channel, "d");
         assert_eq!(broker.stop("KILL").code, None);
         (broker, channel) = start(folder.path());
     }
@@ -241,6 +241,15 @@ fn s16_kill_9_while_delayed_messages_go_on_neither_loses_nor_doubles() {
     }
     sleep(Duration::from_millis(300));
     assert_eq!(channel.drain("d"), [""; 0]);
+}
+
+/// Until what was delayed has begun to come.
+fn wait_for_the_first(channel: &Channel, queue: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while channel.look(queue).ready == 0 {
+        assert!(Instant::now() < deadline, "nothing came to {queue}");
+        sleep(Duration::from_millis(1));
+    }
 }
 
 /// Deleting a delaying exchange takes its messages out of the store, and a new one of its name has none of them.
@@ -256,7 +265,7 @@ fn s7_a_deleted_exchange_comes_back_empty_after_kill_9() {
     channel.publish_properties("d", "k", &Properties { headers: delayed(1).headers, ..persistent() }, "kept");
     channel.publish_properties("d", "k", &Properties { headers: delayed(2000).headers, ..persistent() }, "dropped");
     channel.wait_for_confirms(2);
-    channel.ready("d", 1);
+    wait_for_the_first(&channel, "d");
     channel.delete_exchange(exchange_delete("d"));
     set_up(&channel, "d");
     channel.publish_properties("d", "k", &Properties { headers: delayed(500).headers, ..persistent() }, "new");
