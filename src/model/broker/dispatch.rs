@@ -96,8 +96,13 @@ impl Broker {
         }
         while let Some(queue) = self.queues.get_mut(key)
             && queue.ready_count() > 0
-            && let Some(consumer) = queue.next_waiting()
         {
+            if queue.expired_head(now.saturating_sub(1)).is_some() {
+                // Nobody loses a turn to it. One that expires at this moment may still be taken.
+                self.expire_heads(key, now);
+                continue;
+            }
+            let Some(consumer) = queue.next_waiting() else { break };
             self.serve(key, consumer, now);
         }
         self.care_for_head(key, now);

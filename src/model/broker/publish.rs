@@ -385,7 +385,13 @@ impl Broker {
             (a, b) => a.or(b),
         };
         message.expires_at = ttl_ms.map(|ttl| now.saturating_add(ttl));
-        if queue.rejects_publishes() && queue.would_overflow(message.body.as_slice().len() as u64) {
+        let size = message.body.as_slice().len() as u64;
+        if queue.dirty && queue.rejects_publishes() && queue.would_overflow(size) {
+            // Consumers may have room for what came before in the same turn.
+            self.dispatch(key, now);
+        }
+        let queue = &mut self.queues[key];
+        if queue.rejects_publishes() && queue.would_overflow(size) {
             queue.stats.refused += 1;
             outcome.refused = true;
             if queue.settings.overflow == Some(Overflow::RejectPublishDlx) {
