@@ -2,9 +2,12 @@
 
 #[allow(dead_code)] // scenarios use what they need
 mod support {
+    pub mod reference;
     pub mod sim;
     pub mod sim_books;
+    pub mod sim_channel;
     pub mod sim_client;
+    pub mod sim_compare;
     pub mod sim_random;
     pub mod sim_run;
     mod sim_scenarios;
@@ -15,6 +18,7 @@ mod support {
 use std::time::Duration;
 
 use support::sim::Sim;
+use support::sim_compare::Lockstep;
 use support::sim_random::{Generator, Kind};
 use support::sim_run::{Player, run_seeds};
 
@@ -45,5 +49,11 @@ impl Player for Simulation {
 /// Everything at once, and invariants after every step.
 #[test]
 fn random_scripts_keep_the_invariants() {
-    run_seeds::<Simulation>("simulation", 0..60, Duration::from_secs(4));
+    run_seeds::<Simulation>("simulation", 0..150, Duration::from_secs(8));
+}
+
+/// The same scripts for the broker and a slow, obvious one; every client gets the same.
+#[test]
+fn random_scripts_agree_with_the_reference() {
+    run_seeds::<Lockstep>("reference", 0..150, Duration::from_secs(8));
 }

@@ -4,6 +4,8 @@
 //! is played as strictly as it may be: a connection is polled only when the broker woke it or said that
 //! there is more, the store is asked only when the broker said so, timers only when one is due.
 
+use std::collections::BTreeMap;
+
 use leveret::auth::{Pattern, Permissions, User, UserLimits};
 use leveret::model::broker::{Broker, Effects, Settings};
 use leveret::model::connection::{Capabilities, ConnectionInfo, ConnectionState};
@@ -24,13 +26,15 @@ pub struct Sim {
     pub store: SimStore,
     /// By the number that scripts use; `None`: not connected.
     clients: Vec<Option<Client>>,
+    /// What clients received that have closed their connection.
+    last_words: BTreeMap<usize, Vec<Wire>>,
     books: Books,
     settings: Settings,
     seed: [u8; 32],
     starts: u8,
     queue_count: usize,
-    /// Timers may be late since the clock jumped.
-    late: bool,
+    /// What the last commands were, without those that no client would send.
+    pub last_sent: Vec<Wire>,
 }
 
 /// A channel of a scenario.
@@ -54,12 +58,13 @@ impl Sim {
             now: START,
             store,
             clients: Vec::new(),
+            last_words: BTreeMap::new(),
             books: Books::default(),
             settings,
             seed: bytes,
             starts: 0,
             queue_count: 0,
-            late: false,
+            last_sent: Vec::new(),
         }
     }
 
@@ -150,8 +155,11 @@ impl Sim {
 
     /// What a client has received since this was asked last.
     pub fn take_received(&mut self, connection: usize) -> Vec<Wire> {
-        let Some(Some(client)) = self.clients.get_mut(connection) else { return Vec::new() };
-        std::mem::take(&mut client.received)
+        let mut received = self.last_words.remove(&connection).unwrap_or_default();
+        if let Some(Some(client)) = self.clients.get_mut(connection) {
+            received.append(&mut client.received);
+        }
+        received
     }
 
     /// Does one line of a script; panics if anything is wrong then.
@@ -163,10 +171,7 @@ impl Sim {
             Step::Poll { connection, limit } => self.poll(connection, limit),
             Step::PollAll => self.poll_all(),
             Step::Time(ms) => self.pass(ms),
-            Step::Clock(ms) => {
-                self.now += ms;
-                self.late = true;
-            }
+            Step::Clock(ms) => self.now += ms,
             Step::Store(step) => self.store_step(step),
             Step::Crash => self.start_again(),
             Step::Stop => self.stop(),
@@ -206,16 +211,17 @@ impl Sim {
         self.broker.connection_lost(client.key, self.now);
         // What was sent before the end of a channel or a queue, and not read.
         self.books.deliveries_were_lost |= client.unread_end;
-        for channel in client.channels.values_mut() {
-            channel.end(&mut self.books);
-        }
-        self.books.observe(&self.broker, true);
+        let ended: Vec<_> = client.channels.values_mut().flat_map(|channel| channel.end(&mut self.books)).collect();
+        self.books.observe(&self.broker, &ended);
     }
 
     fn send(&mut self, connection: usize, commands: &[Wire]) {
+        self.last_sent.clear();
         for command in commands {
             let Some(client) = self.clients.get_mut(connection).and_then(Option::as_mut) else { return };
-            client.send(command, &mut self.broker, self.now, &mut self.books);
+            if client.send(command, &mut self.broker, self.now, &mut self.books) {
+                self.last_sent.push(command.clone());
+            }
             self.after_input();
         }
         self.finish();
@@ -223,19 +229,19 @@ impl Sim {
 
     /// Notes what the last input to the broker has changed.
     fn after_input(&mut self) {
-        let mut ended = false;
+        let mut ended = Vec::new();
         let queues = self.broker.queues().count();
         let queue_ended = queues < std::mem::replace(&mut self.queue_count, queues);
         for client in self.clients.iter_mut().flatten() {
             client.unread_end |= queue_ended && client.woken;
             for (number, channel) in &mut client.channels {
                 if !channel.ended && !self.broker.is_channel_open(client.key, *number) {
-                    channel.end(&mut self.books);
-                    (ended, client.unread_end) = (true, true);
+                    ended.extend(channel.end(&mut self.books));
+                    client.unread_end = true;
                 }
             }
         }
-        self.books.observe(&self.broker, ended);
+        self.books.observe(&self.broker, &ended);
     }
 
     /// Ends a turn.
@@ -248,7 +254,7 @@ impl Sim {
                 client.woken = true;
             }
         }
-        self.books.observe(&self.broker, false);
+        self.books.observe(&self.broker, &[]);
     }
 
     fn poll(&mut self, connection: usize, limit: usize) {
@@ -260,7 +266,7 @@ impl Sim {
         let poll = self.broker.poll_transmit(client.key, &mut output, limit, self.now);
         client.woken = poll.more;
         client.unread_end &= poll.more;
-        self.books.observe(&self.broker, false);
+        self.books.observe(&self.broker, &[]);
         let mut bytes: Vec<u8> = output.chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
         bytes.extend_from_slice(&output.tail);
         client.read(&bytes, &self.broker, &mut self.books);
@@ -269,6 +275,8 @@ impl Sim {
             self.check_confirmed(&body);
         }
         if poll.state == ConnectionState::Closed && !poll.more {
+            let received = self.clients[connection].as_mut().map(|client| std::mem::take(&mut client.received));
+            self.last_words.insert(connection, received.unwrap_or_default());
             self.lost(connection);
         }
         self.finish();
@@ -310,7 +318,6 @@ impl Sim {
             self.finish();
         }
         self.now = target;
-        self.late = false;
         sim_books::check_expiry(&self.broker, self.now);
     }
 
@@ -346,7 +353,7 @@ impl Sim {
         self.books.recovered(&broker, |queue, seq| clean && !sim_books::is_redelivered(queue, seq));
         self.broker = broker;
         self.broker.recovered(self.now);
-        self.books.observe(&self.broker, false);
+        self.books.observe(&self.broker, &[]);
         self.finish();
     }
 
@@ -361,7 +368,7 @@ impl Sim {
         self.clients.fill_with(|| None);
         self.finish();
         self.store_step(StoreStep::All);
-        assert!(self.store.durable.has_definitions_of(&before), "a clean stop removes no definition");
+        assert!(self.store.durable.has_queues_of(&before), "a clean stop removes no durable queue");
         assert!(self.store.durable == told, "a clean stop removes no message");
         self.store.close();
         self.start_again();

@@ -3,15 +3,16 @@
 //! Everything that arrives is checked against the rules of the protocol as a client sees them; a breach
 //! panics. The client hears of the end of a channel only when it reads of it, the checks ([`Books`]) at once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use leveret::model::broker::Broker;
 use leveret::model::ids::{ConnectionKey, QueueKey};
 use leveret::model::timer::Millis;
-use leveret_protocol::{ContentHeader, Decoder, FrameKind, Method, Properties, basic, split_frame};
+use leveret_protocol::{ContentHeader, Decoder, FrameKind, Method, Properties, split_frame};
 
 use super::sim_books::Books;
+use super::sim_channel::{ClientChannel, ClientConsumer, Held, Request};
 use super::sim_script::Wire;
 
 pub struct Client {
@@ -53,149 +54,6 @@ struct Content {
     size: usize,
 }
 
-pub struct ClientChannel {
-    pub state: ClientState,
-    /// The broker has closed it, whether we have read of that or not.
-    pub ended: bool,
-    delivery_tag: u64,
-    pub held: BTreeMap<u64, Held>,
-    pub consumers: BTreeMap<String, ClientConsumer>,
-    waiting_for: VecDeque<Request>,
-    prefetch: u16,
-    pub global_prefetch: u16,
-    pub confirms: Option<ClientConfirms>,
-    pub tx: bool,
-    last_queue: String,
-    /// The last fresh message of a queue and level that came here.
-    last_fresh: HashMap<(QueueKey, u8), u64>,
-}
-
-/// A delivery that waits for our ack.
-#[derive(Clone, Debug)]
-pub struct Held {
-    pub queue: QueueKey,
-    pub body: String,
-    /// 0 for basic.get.
-    consumer: u64,
-    /// In a transaction: how it is settled at commit; true means requeued.
-    settled: Option<bool>,
-}
-
-#[derive(Clone, Debug)]
-pub struct ClientConsumer {
-    pub id: u64,
-    pub queue: QueueKey,
-    pub no_ack: bool,
-    prefetch: u16,
-}
-
-#[derive(Default)]
-pub struct ClientConfirms {
-    published: u64,
-    last: u64,
-    unanswered: BTreeMap<u64, String>,
-}
-
-/// A request whose reply has not come.
-#[derive(Debug)]
-enum Request {
-    Plain(&'static str),
-    Qos(basic::Qos),
-    Consume(Option<String>, ClientConsumer),
-    Cancel(String),
-    Get { queue: QueueKey, no_ack: bool },
-}
-
-impl ClientChannel {
-    fn new() -> Self {
-        Self {
-            state: ClientState::Running,
-            ended: false,
-            delivery_tag: 0,
-            held: BTreeMap::new(),
-            consumers: BTreeMap::new(),
-            waiting_for: VecDeque::from([Request::Plain("channel.open-ok")]),
-            prefetch: 0,
-            global_prefetch: 0,
-            confirms: None,
-            tx: false,
-            last_queue: String::new(),
-            last_fresh: HashMap::new(),
-        }
-    }
-
-    /// Nothing is asked and unanswered, but for a commit that waits for the store.
-    pub fn is_quiet(&self, store_is_idle: bool) -> bool {
-        match self.waiting_for.front() {
-            None => true,
-            Some(Request::Plain("tx.commit-ok")) => !store_is_idle,
-            Some(_) => false,
-        }
-    }
-
-    /// Numbers that were published and not answered.
-    pub fn unconfirmed(&self) -> usize {
-        self.confirms.as_ref().map_or(0, |confirms| confirms.unanswered.len())
-    }
-
-    /// Tags that this client may settle.
-    pub fn settleable(&self) -> Vec<u64> {
-        self.held.iter().filter(|(_, held)| held.settled.is_none()).map(|(tag, _)| *tag).collect()
-    }
-
-    /// The consumer could get one more.
-    pub fn has_credit(&self, consumer: &ClientConsumer) -> bool {
-        let held = self.held.values().filter(|held| held.consumer == consumer.id).count();
-        let own = consumer.no_ack || consumer.prefetch == 0 || held < consumer.prefetch.into();
-        own && (self.global_prefetch == 0 || self.held.len() < self.global_prefetch.into())
-    }
-
-    /// The broker has closed the channel: everything goes back.
-    pub fn end(&mut self, books: &mut Books) {
-        self.ended = true;
-        for held in std::mem::take(&mut self.held).into_values() {
-            books.returned(held.queue, &held.body);
-        }
-    }
-
-    /// Tags that an ack or nack covers; none if the broker must refuse it.
-    fn covered(&self, tag: u64, multiple: bool) -> Vec<u64> {
-        let tags = self.settleable();
-        match (multiple, tag) {
-            (true, 0) => tags,
-            (true, _) if tags.contains(&tag) => tags.into_iter().filter(|other| *other <= tag).collect(),
-            (false, _) if tags.contains(&tag) => vec![tag],
-            _ => Vec::new(),
-        }
-    }
-
-    /// Settles these: requeued or not. In a transaction this only notes it.
-    fn settle(&mut self, tags: Vec<u64>, requeue: bool, books: &mut Books) {
-        for tag in tags {
-            if self.tx {
-                self.held.get_mut(&tag).expect("it is held").settled = Some(requeue);
-            } else {
-                let held = self.held.remove(&tag).expect("it is held");
-                if requeue {
-                    books.returned(held.queue, &held.body);
-                }
-            }
-        }
-    }
-
-    /// A delivery of any kind arrived.
-    fn take_in(&mut self, tag: u64, held: Held, no_ack: bool, books: &mut Books) {
-        assert_eq!(tag, self.delivery_tag + 1, "delivery tags rise by one");
-        self.delivery_tag = tag;
-        if self.ended {
-            // It was on its way when the channel ended, and has gone back.
-            books.returned(held.queue, &held.body);
-        } else if !no_ack {
-            self.held.insert(tag, held);
-        }
-    }
-}
-
 impl Client {
     pub fn new(key: ConnectionKey, frame_max: u32) -> Self {
         Self {
@@ -215,8 +73,8 @@ impl Client {
         }
     }
 
-    /// Sends a method with its content, and notes what is to be expected.
-    pub fn send(&mut self, wire: &Wire, broker: &mut Broker, now: Millis, books: &mut Books) {
+    /// Sends a method with its content, and notes what is to be expected. False if no client would send it now.
+    pub fn send(&mut self, wire: &Wire, broker: &mut Broker, now: Millis, books: &mut Books) -> bool {
         let owed = match wire.channel {
             0 => self.state == ClientState::Failed,
             number => self.channels.get(&number).is_some_and(|channel| channel.state == ClientState::Failed),
@@ -225,8 +83,8 @@ impl Client {
             || self.channels.get(&wire.channel).is_some_and(|channel| channel.state == ClientState::Closing);
         match wire.method() {
             // What no client would do, however wrong: answer what it has not read, or not wait for close-ok.
-            Method::ChannelCloseOk(_) | Method::ConnectionCloseOk(_) if !owed => return,
-            Method::ChannelOpen(_) | Method::ChannelClose(_) if closing => return,
+            Method::ChannelCloseOk(_) | Method::ConnectionCloseOk(_) if !owed => return false,
+            Method::ChannelOpen(_) | Method::ChannelClose(_) if closing => return false,
             _ => {}
         }
         let was_open = broker.is_channel_open(self.key, wire.channel);
@@ -242,7 +100,7 @@ impl Client {
             if let Method::ConnectionClose(_) = wire.method() {
                 self.state = ClientState::Closing;
             }
-            return;
+            return true;
         }
         match wire.method() {
             Method::ChannelOpen(_) if is_open && !was_open => {
@@ -258,6 +116,7 @@ impl Client {
             _ if was_open && is_open => self.note(wire, broker, books),
             _ => {}
         }
+        true
     }
 
     /// Notes what a method that was accepted means for this client.
@@ -334,8 +193,7 @@ impl Client {
                 Request::Plain("tx.select-ok")
             }
             Method::TxCommit(_) => {
-                let done: Vec<u64> = tags_settled(channel);
-                for tag in done {
+                for tag in channel.settled_in_tx() {
                     let held = channel.held.remove(&tag).expect("it is held");
                     if held.settled == Some(true) {
                         books.returned(held.queue, &held.body);
@@ -504,25 +362,6 @@ impl Client {
             },
         }
     }
-}
-
-impl ClientChannel {
-    /// The bodies that an answer covers.
-    fn confirmed(&mut self, last: u64, multiple: bool) -> Vec<String> {
-        let confirms = self.confirms.as_mut().expect("confirms on a channel that asked for them");
-        assert!(last > confirms.last, "confirms rise: {last} after {}", confirms.last);
-        assert!(confirms.unanswered.contains_key(&last), "confirm of {last}, which waits for none");
-        confirms.last = last;
-        let covered: BTreeSet<u64> = match multiple {
-            true => confirms.unanswered.range(..=last).map(|(number, _)| *number).collect(),
-            false => BTreeSet::from([last]),
-        };
-        covered.iter().filter_map(|number| confirms.unanswered.remove(number)).collect()
-    }
-}
-
-fn tags_settled(channel: &ClientChannel) -> Vec<u64> {
-    channel.held.iter().filter(|(_, held)| held.settled.is_some()).map(|(tag, _)| *tag).collect()
 }
 
 /// The reply to a method that is answered with nothing but its -ok.

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Lines of one script.
 const LINES: usize = 300;
 /// How long a failing script is made shorter.
-const SHORTEN: Duration = Duration::from_secs(20);
+const SHORTEN: Duration = Duration::from_secs(60);
 /// A script that runs longer than this runs for ever.
 const ENDLESS: Duration = Duration::from_secs(60);
 
@@ -35,11 +36,18 @@ pub struct Failure {
 }
 
 /// Runs the fixed seeds, then one fresh seed, and more of them until the time is over. Panics with a short
-/// script at the first failure. `LEVERET_SIM_SEED` plays one seed instead, `LEVERET_SIM_SECONDS` sets the time.
+/// script at the first failure. `LEVERET_SIM_SEED` plays one seed instead, `LEVERET_SIM_SCRIPT` the script in a
+/// file; `LEVERET_SIM_SECONDS` sets the time.
 pub fn run_seeds<P: Player>(name: &str, fixed: Range<u64>, default_time: Duration) {
     let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("LEVERET_SIM_SEED") {
         return report::<P>(name, seed, run_seed::<P>(seed));
+    }
+    if let Ok(path) = std::env::var("LEVERET_SIM_SCRIPT") {
+        let script = std::fs::read_to_string(path).expect("the script can be read");
+        let mut player = P::new(0);
+        script.lines().filter(|line| !line.trim().is_empty()).for_each(|line| player.play(line));
+        return player.end();
     }
     let started = Instant::now();
     let time = number("LEVERET_SIM_SECONDS").map_or(default_time, Duration::from_secs);
@@ -70,14 +78,15 @@ fn report<P: Player>(name: &str, seed: u64, result: Result<(), Failure>) {
     );
 }
 
-/// What is being played, for whoever waits too long.
+/// What a thread is playing, for whoever waits too long.
 struct Running {
+    thread: ThreadId,
     seed: u64,
     since: Instant,
     script: Vec<String>,
 }
 
-static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 
 /// A panic cannot tell of an endless loop: ends the process, and says where it was.
 fn watch() {
@@ -86,9 +95,9 @@ fn watch() {
         std::thread::spawn(|| {
             loop {
                 std::thread::sleep(Duration::from_secs(1));
-                let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(running) = running.as_ref().filter(|running| running.since.elapsed() > ENDLESS) {
-                    eprintln!("seed {} does not come to an end:\n{}", running.seed, running.script.join("\n"));
+                let all = running();
+                if let Some(endless) = all.iter().find(|one| one.since.elapsed() > ENDLESS) {
+                    eprintln!("seed {} does not come to an end:\n{}", endless.seed, endless.script.join("\n"));
                     std::process::abort();
                 }
             }
@@ -96,21 +105,22 @@ fn watch() {
     });
 }
 
-fn note_running(change: impl FnOnce(&mut Option<Running>)) {
-    change(&mut RUNNING.lock().unwrap_or_else(PoisonError::into_inner));
+fn running() -> MutexGuard<'static, Vec<Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The script of a seed, as far as it goes.
 pub fn run_seed<P: Player>(seed: u64) -> Result<(), Failure> {
     watch();
     let mut script = Vec::new();
-    note_running(|running| *running = Some(Running { seed, since: Instant::now(), script: Vec::new() }));
+    let thread = std::thread::current().id();
+    running().push(Running { thread, seed, since: Instant::now(), script: Vec::new() });
     let result = caught(|| {
         let mut player = P::new(seed);
         for _ in 0..LINES {
             let line = player.next_line();
             script.push(line.clone());
-            note_running(|running| running.as_mut().expect("set above").script.push(line.clone()));
+            running().iter_mut().filter(|one| one.thread == thread).for_each(|one| one.script.push(line.clone()));
             player.play(&line);
             if player.is_over() {
                 return;
@@ -118,7 +128,7 @@ pub fn run_seed<P: Player>(seed: u64) -> Result<(), Failure> {
         }
         player.end();
     });
-    note_running(|running| *running = None);
+    running().retain(|one| one.thread != thread);
     result.map_err(|reason| Failure { reason, script })
 }
 

@@ -170,3 +170,41 @@ fn s5_8_a_stop_deletes_no_durable_queue() {
     assert_eq!(sim.delivered(c), ["m1"], "and m2 was not persistent");
     sim.check();
 }
+
+/// §11.4: publishes that arrive together are refused only if nobody takes those before them.
+#[test]
+fn s11_4_reject_publish_refuses_nothing_that_consumers_make_room_for() {
+    let mut sim = Sim::new(1);
+    let (p, c) = (sim.channel(), sim.channel());
+    sim.run(p, "confirm.select; queue.declare q x-max-length=1 x-overflow=reject-publish");
+    sim.run(c, "basic.qos 3; basic.consume q");
+    sim.replies(p);
+    let publish = (1..=5).map(|n| format!("basic.publish q m{n}")).collect::<Vec<_>>().join("; ");
+    sim.step(&format!("c0.1 {publish}"));
+    sim.check();
+    assert_eq!(sim.delivered(c), ["m1", "m2", "m3"]);
+    assert_eq!(sim.replies(p), ["basic.ack 4", "basic.nack 5"]);
+}
+
+/// §9.2: a consumer does not lose its turn to a message that has expired.
+#[test]
+fn s9_2_an_expired_message_takes_nobodys_turn() {
+    let mut sim = Sim::new(1);
+    let (p, a) = (sim.channel(), sim.channel());
+    let (b, c) = (sim.channel(), sim.channel());
+    sim.run(p, "queue.declare q");
+    sim.run(a, "basic.consume q");
+    sim.run(p, "basic.publish q m1 expiration=10");
+    sim.run(b, "basic.consume q");
+    sim.run(c, "basic.consume q");
+    sim.run(p, "basic.publish q m2");
+    assert_eq!(sim.delivered(b).len() + sim.delivered(c).len() + sim.delivered(a).len(), 2);
+    sim.step("time 20");
+    sim.run(a, "basic.cancel none; basic.nack 1");
+    for n in 3..=8 {
+        sim.run(p, &format!("basic.publish q m{n}"));
+    }
+    let counts = [sim.delivered(a).len(), sim.delivered(b).len(), sim.delivered(c).len()];
+    assert_eq!(counts.iter().sum::<usize>(), 6);
+    assert!(counts.iter().all(|count| *count == 2), "{counts:?}");
+}

@@ -65,9 +65,9 @@ impl fmt::Debug for Wire {
         write!(f, "{}: {:?}", self.channel, self.method())?;
         if let Some((properties, body)) = &self.content {
             write!(f, " {} ({} bytes)", body_name(body), body.len())?;
-            if *properties != Properties::default() {
-                write!(f, " {properties:?}")?;
-            }
+            let all = format!("{properties:?}");
+            let present = all.trim_start_matches("Properties { ").split(", ").filter(|field| !field.contains("None"));
+            write!(f, " {}", present.collect::<Vec<_>>().join(", "))?;
         }
         Ok(())
     }
@@ -76,6 +76,25 @@ impl fmt::Debug for Wire {
 pub fn body_name(body: &[u8]) -> String {
     let end = body.iter().position(|byte| *byte == b'.').unwrap_or(body.len());
     String::from_utf8_lossy(&body[..end]).into_owned()
+}
+
+/// Properties with their headers in the order of the names (§8.6).
+pub fn canonical(properties: Properties) -> Properties {
+    Properties { headers: properties.headers.as_ref().map(sorted), ..properties }
+}
+
+fn sorted(table: &FieldTable) -> FieldTable {
+    let mut fields: Vec<_> = table.iter().map(|(name, value)| (name.clone(), sorted_value(value))).collect();
+    fields.sort_by(|a, b| a.0.cmp(&b.0));
+    FieldTable(fields)
+}
+
+fn sorted_value(value: &FieldValue) -> FieldValue {
+    match value {
+        FieldValue::Table(table) => FieldValue::Table(sorted(table)),
+        FieldValue::Array(items) => FieldValue::Array(items.iter().map(sorted_value).collect()),
+        other => other.clone(),
+    }
 }
 
 /// One step of a simulation.
