@@ -87,6 +87,8 @@ pub enum Out {
     /// The next bytes of `encoded`.
     Encoded(usize),
     Delivery(OutDelivery),
+    /// What follows waits until this commit is on disk.
+    Hold(u64),
     /// The delivery of this tag is in the encoded bytes that follow.
     Sent {
         channel: ChannelKey,
@@ -132,6 +134,12 @@ pub struct Connection {
     /// Channels that have confirms to send.
     pub confirming: Vec<ChannelKey>,
     pub exclusive_queues: Vec<QueueKey>,
+    /// The last commit that something in `outbox` waits for.
+    pub held_until: u64,
+    /// A heartbeat is to go out ahead of what is held.
+    pub heartbeat_due: bool,
+    /// Given up: what still waits to be sent is of no use to anybody.
+    pub abandoned: bool,
     /// Is in the list of connections to wake.
     pub woken: bool,
     /// Anything came in or went out since the last heartbeat check.
@@ -153,6 +161,9 @@ impl Connection {
             parked: Vec::new(),
             confirming: Vec::new(),
             exclusive_queues: Vec::new(),
+            held_until: 0,
+            heartbeat_due: false,
+            abandoned: false,
             woken: false,
             received: true,
             sent: false,
@@ -186,6 +197,11 @@ impl Connection {
     /// Bytes that wait for this connection to read: what the shell looks at before it reads more from it.
     pub fn pending_bytes(&self) -> usize {
         self.encoded.len() + self.backlog_bytes
+    }
+
+    /// Does what is to be sent next wait for a commit after `stored`?
+    pub fn is_held(&self, stored: u64) -> bool {
+        matches!(self.outbox.front(), Some(Out::Hold(commit)) if *commit > stored)
     }
 
     pub fn has_output(&self) -> bool {

@@ -47,6 +47,22 @@ impl Wakeup {
     }
 }
 
+/// A fault of ours within a turn leaves a broker that is half changed: nobody may go on with it, and least of all
+/// may what it then says of messages reach the disk. What was confirmed is there, so a new start loses nothing.
+struct EndOnPanic<'a> {
+    vhost: &'a Name,
+}
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        tracing::error!(
+            vhost = %self.vhost,
+            "a fault in the broker, see above: it ends, to be started again; nothing confirmed is lost. Please report it"
+        );
+        std::process::exit(1);
+    }
+}
+
 /// A vhost in service.
 pub struct Shard {
     pub name: Name,
@@ -86,8 +102,10 @@ impl Shard {
         let now = self.clock.now();
         let result = {
             let mut broker = self.broker.lock();
+            let end_on_panic = EndOnPanic { vhost: &self.name };
             let result = work(&mut broker, now);
             broker.finish(now, &mut effects);
+            std::mem::forget(end_on_panic);
             result
         };
         (result, self.perform(&effects, own))
@@ -162,5 +180,32 @@ impl Shard {
                 None => rearmed.await,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::broker::Settings;
+
+    /// Run by the test below, in a process of its own.
+    #[test]
+    #[ignore = "ends its process"]
+    fn a_fault_in_a_turn() {
+        let broker = Broker::new(Name::from("/"), Settings::default(), 0, [0; 32]);
+        let shard = Shard::new(&Vhost::new(Name::from("/"), 0), broker, Clock::start(), None);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.turn(None, |_, _| panic!("ours"))));
+        unreachable!("the process goes on: {}", caught.is_err());
+    }
+
+    /// As tokio catches it: a task that panics would leave the others with a broker half changed.
+    #[test]
+    fn a_fault_in_a_turn_ends_the_process() {
+        let own = std::env::current_exe().expect("a test has a file");
+        let arguments = ["--exact", "server::shard::tests::a_fault_in_a_turn", "--ignored", "--nocapture"];
+        let child = std::process::Command::new(own).args(arguments).output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert_eq!(child.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("ours"), "{stderr}");
     }
 }

@@ -281,6 +281,35 @@ async fn without_a_sync_per_commit_a_kill_loses_nothing() {
     }
 }
 
+/// §16: declare-ok and bind-ok promise what they say, though the broker is killed the moment they are read.
+#[tokio::test]
+async fn declare_ok_and_bind_ok_survive_a_kill() {
+    if !is_ours() {
+        return;
+    }
+    let folder = folder();
+    for round in 0..6 {
+        let broker = start(folder.path(), &[]);
+        let connection = connect(broker.address).await;
+        let (queue, before) = (format!("q{round}"), round - 1);
+        if round > 0 {
+            let channel = open_confirming(&connection).await;
+            let routed = publish(&channel, "amq.direct", &format!("k{before}"), "m", persistent()).await;
+            // In turn the binding and the queue were the last that was asked for.
+            assert_eq!(routed, before % 2 == 0, "q{before} and its binding");
+            assert!(is_there(&connection, &format!("q{before}")).await, "q{before}");
+        }
+        let channel = open_channel(&connection).await;
+        declare(&channel, &queue, durable(), FieldTable::default()).await;
+        if round % 2 == 0 {
+            let (key, options) = (format!("k{round}"), QueueBindOptions::default());
+            let bound = channel.queue_bind(&queue, "amq.direct", &key, options, FieldTable::default());
+            soon("bind-ok", bound).await.expect("bound");
+        }
+        broker.stop("KILL");
+    }
+}
+
 /// Ten thousand durable queues with a binding each: all back after a kill, each where it was bound.
 #[tokio::test]
 async fn ten_thousand_durable_queues_come_back() {

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use leveret::auth::{Pattern, Permissions, User, UserLimits};
 use leveret::model::broker::{Broker, Effects, Settings};
 use leveret::model::connection::{Capabilities, ConnectionInfo, ConnectionState};
+use leveret::model::ids::QueueKey;
 use leveret::model::output::Output;
+use leveret::model::queue::Queue;
 use leveret::model::quota::Quota;
 use leveret::model::record::Name;
 use leveret::model::timer::Millis;
@@ -108,6 +110,8 @@ impl Sim {
             self.step("store");
             self.step("poll");
         }
+        let held = self.clients.iter().position(|client| client.as_ref().is_some_and(|client| client.held));
+        assert_eq!(held, None, "waits for a store that is idle");
     }
 
     /// The bodies that came with deliver and get-ok since this was asked last.
@@ -183,7 +187,7 @@ impl Sim {
     /// What must hold when everybody has read everything.
     fn check_if_quiet(&self) {
         let clients: Vec<&Client> = self.clients.iter().flatten().collect();
-        if clients.iter().all(|client| !client.woken) {
+        if clients.iter().all(|client| !client.woken && !client.held) {
             sim_books::check_quiet(&self.broker, &clients, self.store.is_idle(), self.now);
             self.books.check_quiet();
         }
@@ -233,7 +237,7 @@ impl Sim {
         let queues = self.broker.queues().count();
         let queue_ended = queues < std::mem::replace(&mut self.queue_count, queues);
         for client in self.clients.iter_mut().flatten() {
-            client.unread_end |= queue_ended && client.woken;
+            client.unread_end |= queue_ended && (client.woken || client.held);
             for (number, channel) in &mut client.channels {
                 if !channel.ended && !self.broker.is_channel_open(client.key, *number) {
                     ended.extend(channel.end(&mut self.books));
@@ -265,14 +269,19 @@ impl Sim {
         let mut output = Output::default();
         let poll = self.broker.poll_transmit(client.key, &mut output, limit, self.now);
         client.woken = poll.more;
-        client.unread_end &= poll.more;
+        client.held = !poll.more && poll.pending_bytes > 0;
+        client.unread_end &= client.woken || client.held;
         self.books.observe(&self.broker, &[]);
         let mut bytes: Vec<u8> = output.chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
         bytes.extend_from_slice(&output.tail);
         client.read(&bytes, &self.broker, &mut self.books);
         let confirmed = std::mem::take(&mut client.confirmed);
+        let declared = std::mem::take(&mut client.declared);
         for body in confirmed {
             self.check_confirmed(&body);
+        }
+        for queue in declared {
+            self.check_declared(queue);
         }
         if poll.state == ConnectionState::Closed && !poll.more {
             let received = self.clients[connection].as_mut().map(|client| std::mem::take(&mut client.received));
@@ -294,6 +303,16 @@ impl Sim {
                     assert!(self.store.durable.has(&queue.name, seq), "{body} was confirmed, and is not in the store");
                 }
             }
+        }
+    }
+
+    /// A durable queue whose declare-ok was read is in the store, unless it is gone again.
+    fn check_declared(&self, key: QueueKey) {
+        let is_it = |queue: &&Queue| self.broker.queue_key(&queue.name) == Some(key);
+        if let Some(queue) = self.broker.queues().find(is_it)
+            && let Some(id) = queue.store_id
+        {
+            assert!(self.store.durable.has_queue(id), "{} was declared, and is not in the store", queue.name);
         }
     }
 

@@ -55,10 +55,15 @@ pub struct ClientConfirms {
 #[derive(Debug)]
 pub enum Request {
     Plain(&'static str),
+    /// The queue, unless the server chose its name.
+    Declare(Option<QueueKey>),
     Qos(basic::Qos),
     Consume(Option<String>, ClientConsumer),
     Cancel(String),
-    Get { queue: QueueKey, no_ack: bool },
+    Get {
+        queue: QueueKey,
+        no_ack: bool,
+    },
 }
 
 impl ClientChannel {

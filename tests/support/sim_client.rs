@@ -28,8 +28,12 @@ pub struct Client {
     pub received: Vec<Wire>,
     /// Bodies of publishes that were confirmed, for the check of the store.
     pub confirmed: Vec<String>,
+    /// Queues whose declare-ok was read, for the same.
+    pub declared: Vec<QueueKey>,
     /// The broker has something for us.
     pub woken: bool,
+    /// It has something for us that waits for the store.
+    pub held: bool,
     /// A channel of ours or a queue has ended since all was read: the broker has encoded more than we read.
     pub unread_end: bool,
     consumer_count: u64,
@@ -66,7 +70,9 @@ impl Client {
             state: ClientState::Running,
             received: Vec::new(),
             confirmed: Vec::new(),
+            declared: Vec::new(),
             woken: true,
+            held: false,
             unread_end: false,
             consumer_count: 0,
             crossed: BTreeSet::new(),
@@ -212,7 +218,7 @@ impl Client {
                 if declare.no_wait {
                     return;
                 }
-                Request::Plain("queue.declare-ok")
+                Request::Declare(broker.queue_key(declare.queue))
             }
             other => match reply_to(&other) {
                 Some(reply) => Request::Plain(reply),
@@ -358,6 +364,7 @@ impl Client {
             Method::BasicReturn(_) => {}
             other => match channel.waiting_for.pop_front() {
                 Some(Request::Plain(name)) if name == other.name() => {}
+                Some(Request::Declare(queue)) if other.name() == "queue.declare-ok" => self.declared.extend(queue),
                 due => panic!("{} where {due:?} was due", other.name()),
             },
         }

@@ -76,6 +76,10 @@ impl Durable {
         self.queues.keys().eq(other.queues.keys())
     }
 
+    pub fn has_queue(&self, id: u64) -> bool {
+        self.queues.values().any(|queue| queue.id == id)
+    }
+
     /// Whether a queue keeps this message.
     pub fn has(&self, queue: &str, seq: u64) -> bool {
         self.queues.get(queue).is_some_and(|queue| queue.messages.contains_key(&seq))

@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use leveret_protocol::{
-    FieldTable, FieldValue, RawProperties, basic, put_ack, put_deliver, put_method_frame, put_nack,
+    FieldTable, FieldValue, RawProperties, basic, put_ack, put_deliver, put_heartbeat, put_method_frame, put_nack,
 };
 
 use super::Broker;
@@ -20,7 +20,7 @@ use crate::model::timer::{Millis, Timer};
 /// What a poll leaves to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poll {
-    /// The limit was reached; there is more to send.
+    /// The limit was reached; there is more to send. Not so for what waits for the disk.
     pub more: bool,
     pub state: ConnectionState,
     /// Bytes that wait for this client: a shell reads no more from one that lets too much gather.
@@ -216,8 +216,12 @@ impl Broker {
         if !self.connections.contains_key(key) {
             return Self::GONE;
         }
-        self.connections[key].woken = false;
+        let connection = &mut self.connections[key];
+        connection.woken = false;
         let before = out.len();
+        if std::mem::take(&mut connection.heartbeat_due) {
+            put_heartbeat(&mut out.tail);
+        }
         loop {
             self.drain_outbox(key, out, limit);
             self.send_confirms(key, out);
@@ -232,8 +236,14 @@ impl Broker {
         let connection = &mut self.connections[key];
         connection.sent |= out.len() > before;
         // Parked consumers go on when this output is written, with the next poll.
-        let more = connection.has_output() || !connection.parked.is_empty();
-        let (state, pending_bytes) = (connection.state, connection.pending_bytes());
+        let held = connection.is_held(self.stored);
+        let more = !held && (connection.has_output() || !connection.parked.is_empty());
+        let pending_bytes = connection.pending_bytes();
+        let state = match connection.state {
+            // Its last words wait for the disk.
+            ConnectionState::Closed if held && !connection.abandoned => ConnectionState::Closing,
+            state => state,
+        };
         if connection.woken {
             // By the dispatch above; the poller goes on by `more`.
             connection.woken = false;
@@ -260,6 +270,11 @@ impl Broker {
                     self.encode_delivery(key, &delivery, out);
                 }
                 Some(Out::Sent { channel, tag }) => self.note_sent(channel, tag),
+                Some(Out::Hold(commit)) if commit > self.stored => {
+                    connection.outbox.push_front(Out::Hold(commit));
+                    break;
+                }
+                Some(Out::Hold(_)) => {}
             }
         }
     }
@@ -470,6 +485,7 @@ impl Broker {
     pub fn stored(&mut self, commit: u64) {
         self.stored = self.stored.max(commit);
         self.streams_stored();
+        self.release_held();
         while let Some(&(awaited, channel)) = self.awaiting.front() {
             if awaited > self.stored {
                 break;

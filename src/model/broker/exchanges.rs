@@ -58,7 +58,7 @@ impl Broker {
             self.declare_exchange_actively(channel, &name, resource, &declare)?;
         }
         if !declare.no_wait {
-            self.reply(channel, &exchange::DeclareOk {}.into());
+            self.reply_when_defined(channel, &exchange::DeclareOk {}.into());
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Broker {
             self.forget(removed, None);
         }
         if !delete.no_wait {
-            self.reply(channel, &exchange::DeleteOk {}.into());
+            self.reply_when_defined(channel, &exchange::DeleteOk {}.into());
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Broker {
         let destination = Destination::Exchange(destination);
         self.add_binding(Binding::new(source, destination, bind.routing_key.as_bytes(), bind.arguments), now)?;
         if !bind.no_wait {
-            self.reply(channel, &exchange::BindOk {}.into());
+            self.reply_when_defined(channel, &exchange::BindOk {}.into());
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Broker {
             self.forget(removed, None);
         }
         if !unbind.no_wait {
-            self.reply(channel, &exchange::UnbindOk {}.into());
+            self.reply_when_defined(channel, &exchange::UnbindOk {}.into());
         }
         Ok(())
     }

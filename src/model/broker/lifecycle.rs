@@ -104,6 +104,7 @@ impl Broker {
 
     pub(super) fn close_now(&mut self, connection: ConnectionKey) {
         self.connections[connection].state = ConnectionState::Closed;
+        self.connections[connection].abandoned = true;
         self.wake(connection);
     }
 

@@ -98,6 +98,11 @@ mod tests {
         }
     }
 
+    /// Nothing is kept, so no answer waits for a disk.
+    fn in_memory() -> Settings {
+        Settings { persistent: false, ..Settings::default() }
+    }
+
     #[track_caller]
     fn expect(sent: &[Sent], text: &str) {
         assert!(matches!(sent, [Sent::Method(method)] if method.contains(text)), "{sent:?}");
@@ -106,7 +111,7 @@ mod tests {
     #[test]
     fn s5_2_the_queue_limit_of_the_vhost_comes_before_the_one_of_the_node() {
         let node = NodeQuotas { queues: Quota::new(Some(1)), ..NodeQuotas::default() };
-        let mut rig = Rig::new(Settings { queues_max: Some(1), node, ..Settings::default() });
+        let mut rig = Rig::new(Settings { queues_max: Some(1), node, ..in_memory() });
         expect(&rig.send(declare("a").into()), "DeclareOk");
         expect(&rig.send(declare("a").into()), "DeclareOk");
         expect(&rig.send(declare("b").into()), "cannot declare queue 'b': queue limit in vhost '/' (1) is reached");
@@ -115,7 +120,7 @@ mod tests {
     #[test]
     fn s5_2_the_queue_limit_of_the_node_counts_all_vhosts_and_forgets_deleted_queues() {
         let node = NodeQuotas { queues: Quota::new(Some(2)), ..NodeQuotas::default() };
-        let settings = Settings { node: node.clone(), ..Settings::default() };
+        let settings = Settings { node: node.clone(), ..in_memory() };
         let (mut one, mut other) = (Rig::new(settings.clone()), Rig::new(settings));
         expect(&one.send(declare("a").into()), "DeclareOk");
         expect(&other.send(declare("b").into()), "DeclareOk");
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn s4_2_the_exchange_limit_counts_the_predeclared_and_lets_redeclares_pass() {
         let node = NodeQuotas { exchanges: Quota::new(Some(8)), ..NodeQuotas::default() };
-        let mut rig = Rig::new(Settings { node, ..Settings::default() });
+        let mut rig = Rig::new(Settings { node, ..in_memory() });
         expect(&rig.send(declare_exchange("a").into()), "DeclareOk");
         expect(&rig.send(declare_exchange("a").into()), "DeclareOk");
         let text = "PRECONDITION_FAILED - cannot declare exchange 'b' in vhost '/': exchange limit of 8 is reached";
@@ -151,7 +156,7 @@ mod tests {
             table
         };
         let start = |relaxed_quorum_redeclare| {
-            let mut rig = Rig::new(Settings { relaxed_quorum_redeclare, ..Settings::default() });
+            let mut rig = Rig::new(Settings { relaxed_quorum_redeclare, ..in_memory() });
             rig.declare("q", quorum.clone());
             move |change: &dyn Fn(&mut queue::Declare<'static>), arguments: FieldTable| {
                 let mut again = queue::Declare { arguments, ..declare("q") };

@@ -17,6 +17,7 @@ mod dispatch;
 mod exchanges;
 mod firehose;
 mod history;
+mod hold;
 mod lifecycle;
 mod limits;
 mod lint;
@@ -153,6 +154,8 @@ pub struct Broker {
     stored: u64,
     /// Who waits for which commit, in the order of commits.
     awaiting: VecDeque<(u64, ChannelKey)>,
+    /// Connections with output that waits for a commit, in the order of commits.
+    held: VecDeque<(u64, ConnectionKey)>,
     /// Streams whose consumers wait for a commit, in the order of commits.
     streams_awaiting: VecDeque<(u64, QueueKey)>,
     timers: Timers,
@@ -199,6 +202,7 @@ impl Broker {
             pending: Pending::default(),
             stored: 0,
             awaiting: VecDeque::new(),
+            held: VecDeque::new(),
             streams_awaiting: VecDeque::new(),
             timers: Timers::default(),
             random: ChaCha12Rng::from_seed(seed),

@@ -36,6 +36,8 @@ enum PendingOp {
 pub struct Pending {
     ops: Vec<PendingOp>,
     commit: u64,
+    /// The commit of the last change of a definition; 0: there was none.
+    defined: u64,
     /// Bytes of messages that wait, roughly.
     bytes: usize,
 }
@@ -46,7 +48,7 @@ const BACKLOG_OPS_MAX: usize = 256 << 10;
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { ops: Vec::new(), commit: 1, bytes: 0 }
+        Self { ops: Vec::new(), commit: 1, defined: 0, bytes: 0 }
     }
 }
 
@@ -58,6 +60,11 @@ impl Pending {
     /// The number of the commit that gathers now. Numbers start at 1 and rise by one.
     pub fn commit(&self) -> u64 {
         self.commit
+    }
+
+    /// Once this commit is on disk, all definitions are as they are now.
+    pub fn defined(&self) -> u64 {
+        self.defined
     }
 
     /// Is the store so far behind that nothing more should be taken in?
@@ -106,11 +113,16 @@ impl Pending {
     }
 
     pub fn put(&mut self, key: DefinitionKey, value: Bytes) {
-        self.ops.push(PendingOp::Op(Op::Put { key, value }));
+        self.define(Op::Put { key, value });
     }
 
     pub fn remove(&mut self, key: DefinitionKey) {
-        self.ops.push(PendingOp::Op(Op::Remove { key }));
+        self.define(Op::Remove { key });
+    }
+
+    fn define(&mut self, op: Op) {
+        self.defined = self.commit;
+        self.ops.push(PendingOp::Op(op));
     }
 
     pub fn delivered(&mut self, queue: u64, seq: u64, count: u32) {

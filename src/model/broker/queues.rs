@@ -35,7 +35,7 @@ impl Broker {
                 message_count: u32::try_from(ready).unwrap_or(u32::MAX),
                 consumer_count: consumers as u32,
             };
-            self.reply(channel, &ok.into());
+            self.reply_when_defined(channel, &ok.into());
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ impl Broker {
         let destination = Destination::Queue(queue);
         self.add_binding(Binding::new(source, destination, ends.routing_key.as_bytes(), bind.arguments), now)?;
         if !bind.no_wait {
-            self.reply(channel, &queue::BindOk {}.into());
+            self.reply_when_defined(channel, &queue::BindOk {}.into());
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Broker {
             let removed = self.topology.unbind(&binding);
             self.forget(removed, None);
         }
-        self.reply(channel, &queue::UnbindOk {}.into());
+        self.reply_when_defined(channel, &queue::UnbindOk {}.into());
         Ok(())
     }
 
@@ -286,7 +286,7 @@ impl Broker {
         let count = self.purge(key);
         if !purge.no_wait {
             let message_count = u32::try_from(count).unwrap_or(u32::MAX);
-            self.reply(channel, &queue::PurgeOk { message_count }.into());
+            self.reply_when_settled(channel, &queue::PurgeOk { message_count }.into());
         }
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Broker {
         }
         if !delete.no_wait {
             let message_count = u32::try_from(ready).unwrap_or(u32::MAX);
-            self.reply(channel, &queue::DeleteOk { message_count }.into());
+            self.reply_when_defined(channel, &queue::DeleteOk { message_count }.into());
         }
         Ok(())
     }

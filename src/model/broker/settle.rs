@@ -296,11 +296,12 @@ impl Broker {
                 tx.committing = Some(commit);
             }
         } else {
-            self.tx_committed(channel);
+            self.reply_when_settled(channel, &tx::CommitOk {}.into());
         }
         Ok(())
     }
 
+    /// What the transaction published and settled is on disk.
     pub(super) fn tx_committed(&mut self, channel: ChannelKey) {
         if let Some(tx) = &mut self.channels[channel].tx {
             tx.committing = None;

@@ -37,6 +37,14 @@ impl Rig {
     }
 
     pub fn with_broker(broker: Broker, now: Millis) -> Self {
+        Self::connect(broker, now, 0)
+    }
+
+    pub fn with_heartbeat(settings: Settings, heartbeat_s: u16) -> Self {
+        Self::connect(Broker::new(Name::from("/"), settings, 0, [7; 32]), 1_000_000, heartbeat_s)
+    }
+
+    fn connect(broker: Broker, now: Millis, heartbeat_s: u16) -> Self {
         let mut rig = Self { broker, connection: ConnectionKey::default(), now };
         let all = || Pattern::new(".*").unwrap();
         let info = ConnectionInfo {
@@ -54,7 +62,7 @@ impl Rig {
             frame_max: 131_072,
             channel_max: 0,
             channel_quota: Quota::new(None),
-            heartbeat_s: 0,
+            heartbeat_s,
         };
         rig.connection = rig.broker.connection_opened(info, rig.now);
         rig.send(leveret_protocol::channel::Open {}.into());
@@ -77,6 +85,13 @@ impl Rig {
         let (mandatory, immediate) = (false, false);
         let publish = leveret_protocol::basic::Publish { exchange, routing_key, mandatory, immediate };
         self.publish_with(publish, &Properties::default(), body)
+    }
+
+    /// To a queue, with delivery mode 2.
+    pub fn publish_persistent(&mut self, queue: &str, body: &str) -> Vec<Sent> {
+        let (exchange, routing_key, mandatory, immediate) = ("", queue, false, false);
+        let publish = leveret_protocol::basic::Publish { exchange, routing_key, mandatory, immediate };
+        self.publish_with(publish, &Properties { delivery_mode: Some(2), ..Properties::default() }, body)
     }
 
     pub fn publish_with(

@@ -210,7 +210,9 @@ impl Broker {
         }
         let half_ms = u64::from(connection.info.heartbeat_s) * 500;
         let sent = std::mem::take(&mut connection.sent);
-        if !sent && !connection.has_output() {
+        if !sent && connection.held_until > self.stored {
+            connection.heartbeat_due = true;
+        } else if !sent && !connection.has_output() {
             connection.encode(put_heartbeat);
         }
         self.timers.arm(now + half_ms, Timer::HeartbeatSend(key));
