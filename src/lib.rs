@@ -5,5 +5,6 @@
 pub mod auth;
 pub mod config;
 pub mod model;
+pub mod perf;
 pub mod server;
 pub mod storage;

@@ -93,6 +93,8 @@ Examples:
 enum Command {
     /// Run the broker; the command that is meant when none is given
     Server,
+    /// Put load on a broker and measure it: see leveret perf --help
+    Perf,
 }
 
 impl Cli {
