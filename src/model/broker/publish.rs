@@ -37,6 +37,13 @@ pub(super) struct Outcome {
     pub refused: bool,
 }
 
+/// Equality that asks `memcmp` nothing about empty strings: with the dangling pointer of an empty `Vec`, as that of the
+/// default exchange's name is, its masked load takes a microcode assist, and that took a third of a publish's time.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
 /// A publish on its way through the checks.
 struct Incoming<'a> {
     exchange: &'a str,
@@ -75,8 +82,8 @@ impl Broker {
         self.stats.published += 1;
         let cached = channel.route.valid
             && channel.route.epoch == self.topology.epoch()
-            && channel.route.routing_key == publish.routing_key.as_bytes()
-            && channel.route.exchange == publish.exchange.as_bytes();
+            && same(&channel.route.routing_key, publish.routing_key.as_bytes())
+            && same(&channel.route.exchange, publish.exchange.as_bytes());
         if cached && publish.properties.flags() & CAREFUL == 0 && channel.tx.is_none() && !self.tracing {
             let queues = std::mem::take(&mut channel.route.queues);
             let message = NewMessage {
