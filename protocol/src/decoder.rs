@@ -141,6 +141,29 @@ impl Decoder {
         }
     }
 
+    /// Decodes events into `events` until it holds `events_max` or more bytes are needed: as often [`next`](Self::next)
+    /// would, but each event is written where it stays.
+    #[inline]
+    pub fn fill<'a>(
+        &mut self,
+        input: &'a [u8],
+        consumed: &mut usize,
+        events: &mut Vec<Event<'a>>,
+        events_max: usize,
+    ) -> Result<(), Fault> {
+        while events.len() < events_max {
+            if let Some(event) = self.whole(&input[*consumed..], consumed) {
+                events.push(event);
+                continue;
+            }
+            match self.next_in_pieces(&input[*consumed..], consumed)? {
+                Some(event) => events.push(event),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     /// Gives up the half assembled content of a channel that the server closes. What the client still
     /// sends of that content is swallowed.
     ///

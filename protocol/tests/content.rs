@@ -202,6 +202,22 @@ fn s1_3_frames_of_other_channels_may_come_between() {
         events.push(event);
     }
     check(events);
+    let (mut decoder, mut consumed, mut events) = (self::decoder(), 0, Vec::new());
+    decoder.fill(&all, &mut consumed, &mut events, 2).unwrap();
+    assert_eq!(events.len(), 2, "no more than asked for");
+    decoder.fill(&all, &mut consumed, &mut events, 100).unwrap();
+    assert_eq!(consumed, all.len());
+    check(events);
+}
+
+/// What was decoded before a fault counts, as it would one by one.
+#[test]
+fn s1_3_a_fault_comes_after_what_was_sound() {
+    let all = [publish(1), header(1, 5), body(1, b"hello"), header(1, 5), publish(2)].concat();
+    let (mut decoder, mut consumed, mut events) = (decoder(), 0, Vec::new());
+    let fault = decoder.fill(&all, &mut consumed, &mut events, 100).unwrap_err();
+    assert_eq!((events.len(), fault.channel, fault.fatal_framing), (1, 1, false));
+    assert_eq!(consumed, all.len() - publish(2).len());
 }
 
 #[test]

@@ -384,7 +384,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 return;
             }
             let mut events = Vec::with_capacity(32);
-            let fault = self.decode(input, &mut consumed, &mut events);
+            let fault = self.decoder.fill(input, &mut consumed, &mut events, EVENTS_PER_TURN_MAX).err();
             let full = events.len() >= EVENTS_PER_TURN_MAX;
             self.apply(events, fault.as_ref());
             if let Some(fault) = &fault {
@@ -394,17 +394,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             }
         }
         self.carry.extend_from_slice(&input[consumed..]);
-    }
-
-    fn decode<'i>(&mut self, input: &'i [u8], consumed: &mut usize, events: &mut Vec<Event<'i>>) -> Option<Fault> {
-        while events.len() < EVENTS_PER_TURN_MAX {
-            match self.decoder.next(&input[*consumed..], consumed) {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => return None,
-                Err(fault) => return Some(fault),
-            }
-        }
-        None
     }
 
     fn apply(&mut self, events: Vec<Event<'_>>, fault: Option<&Fault>) {
