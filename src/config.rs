@@ -1,19 +1,23 @@
 //! What the broker is told at start: command line, environment and config file, merged into one [`Config`].
 //!
-//! The command line beats the environment, the environment beats the file, the file beats the defaults.
+//! The command line beats the environment, the environment beats the files, a later file beats an earlier one.
 //! Nothing here prints, exits, opens a socket or reads the process environment: the caller hands it in.
 //! A key we do not know is a warning (files written for RabbitMQ must work); a value we cannot read is an error.
 
 mod command_line;
+mod environment;
 mod file;
+mod ignored;
+mod log;
 mod policies;
 mod settings;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod values;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fmt, fs, io};
 
+use self::command_line::Task;
+use self::environment::Environment;
 use self::settings::Draft;
+use self::sources::Files;
 use crate::auth::{Pattern, Permissions};
 use crate::model::arguments::QueueType;
 use crate::model::policy::Policy;
@@ -35,8 +42,8 @@ pub const MESSAGE_SIZE_MAX: u64 = 512 << 20;
 /// Everything that can be set. [`Config::default`] is what a start without any setting gives.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file that was read, if any.
-    pub config_file: Option<PathBuf>,
+    /// The files that were read, in that order.
+    pub config_files: Vec<PathBuf>,
     /// Where durable state is kept; `None` keeps everything in memory.
     pub data_dir: Option<PathBuf>,
     /// Where AMQP over plain TCP is served; at least one. All with port 0 should share the port the first one gets.
@@ -87,6 +94,12 @@ pub struct Config {
     pub vhosts: BTreeMap<String, VhostOptions>,
     /// Policies that hold while the settings name them.
     pub policies: Vec<PolicyOptions>,
+    /// Definitions to import at each start, before anybody is served: a file, or a folder of them.
+    pub definitions: Option<PathBuf>,
+    /// Where to write the number of the process, while it serves.
+    pub pid_file: Option<PathBuf>,
+    /// What the cluster is called; `None`: after the node.
+    pub cluster_name: Option<String>,
     /// What the log should say once it is open, a line each.
     pub warnings: Vec<String>,
 }
@@ -176,12 +189,12 @@ impl Default for Config {
     }
 }
 
-/// Why there is no [`Config`]: the user asked for help or the version, or something is wrong.
+/// Why there is no [`Config`]: the user asked for help, the version or a check, or something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// One line that says what is wrong, where, and what to do; or the text that was asked for.
     pub message: String,
-    /// 0 for help and version, else 2.
+    /// 0 for help, version and a check that found no error, else 2.
     pub exit_code: u8,
     /// True for what was asked for, false for an error.
     pub to_stdout: bool,
@@ -214,34 +227,41 @@ impl std::error::Error for ConfigError {}
 /// Reads the settings. `args` begins with the program's name; `env` is all of the environment.
 ///
 /// # Errors
-/// Help or version asked for, a usage error, an unreadable config file, a value that is not what it should be.
+/// Help, version or a check asked for, a usage error, an unreadable config file, a value that is not what it should be.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, ConfigError> {
-    parse_with(args, env, |path| fs::read_to_string(path))
+    parse_with(args, env, &Disk)
+}
+
+struct Disk;
+
+impl Files for Disk {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        fs::read_to_string(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+    }
 }
 
 fn parse_with(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-    read: impl Fn(&Path) -> io::Result<String>,
+    files: &impl Files,
 ) -> Result<Config, ConfigError> {
-    let given = command_line::parse(args)?;
-    let env: BTreeMap<OsString, OsString> = env.into_iter().collect();
+    let env: Environment = env.into_iter().collect();
+    let given = match command_line::parse(args)? {
+        Task::Serve(given) => given,
+        Task::Check(path) => return Err(sources::check(&path, &env, files)),
+    };
+    let chosen = given.iter().find(|(name, _)| *name == "config").map(|(_, path)| Path::new(path));
     let mut draft = Draft::new();
     // Lowest first: each source overwrites what the ones before it said.
-    let on_command_line = given.iter().find(|(name, _)| *name == "config").map(|(_, path)| path);
-    let in_environment = || env.get(OsStr::new("LEVERET_CONFIG")).filter(|path| !path.is_empty());
-    if let Some(path) = on_command_line.or_else(in_environment) {
-        let path = Path::new(path);
-        let text = read(path).map_err(|error| {
-            ConfigError::new(format!("cannot read config file {}: {error}; check --config", path.display()))
-        })?;
-        draft.apply_file(path, &text, &env)?;
-        draft.config.config_file = Some(path.to_owned());
-    }
-    draft.apply_environment(&env)?;
+    draft.apply_files(chosen, &env, files)?;
+    draft.apply_environment(&env, files)?;
     draft.apply_command_line(&given)?;
     draft.finish()
 }

@@ -2,24 +2,37 @@
 //! environment and the file are read too, so that an error sounds the same wherever it was written.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use super::ConfigError;
 
-/// The options that were given, by their names in [`OPTIONS`](super::settings::OPTIONS).
+/// What to do.
 ///
 /// # Errors
 /// Help or version asked for, an option or command that is not known, a value missing.
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Vec<(&'static str, OsString)>, ConfigError> {
-    let given = Cli::try_parse_from(args).map_err(usage_error)?.given();
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ConfigError> {
+    let cli = Cli::try_parse_from(args).map_err(usage_error)?;
+    if let Some(Command::Config { command: ConfigCommand::Check { file } }) = cli.command {
+        return Ok(Task::Check(file));
+    }
+    let given = cli.given();
     let is_given = |option| given.iter().any(|(name, _)| *name == option);
     if is_given("ephemeral") && is_given("data_dir") {
         let message = "--ephemeral and --data-dir exclude each other: leave one out; see leveret --help";
         return Err(ConfigError::new(message.to_owned()));
     }
-    Ok(given)
+    Ok(Task::Serve(given))
+}
+
+/// What the user wants.
+pub(super) enum Task {
+    /// Run the broker, with the options that were given, by their names in [`OPTIONS`](super::settings::OPTIONS).
+    Serve(Vec<(&'static str, OsString)>),
+    /// Say what is wrong with a settings file.
+    Check(PathBuf),
 }
 
 /// Leveret, a message broker for RabbitMQ's client libraries (AMQP 0-9-1).
@@ -27,7 +40,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Vec<(&'s
 #[command(
     name = "leveret",
     version,
-    override_usage = "leveret [server] [OPTIONS]",
+    override_usage = "leveret [server] [OPTIONS]\n       leveret config check FILE",
     after_help = AFTER_HELP,
     disable_help_subcommand = true,
     args_override_self = true
@@ -58,6 +71,14 @@ struct Cli {
     /// Settings file, in the syntax of rabbitmq.conf
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<OsString>,
+    /// Users, queues and so on to import at each start,
+    /// before anybody is served; a file or folder of
+    /// RabbitMQ's definitions (JSON)
+    #[arg(long, global = true, value_name = "FILE", verbatim_doc_comment)]
+    definitions: Option<OsString>,
+    /// Write the number of the process to this file
+    #[arg(long, global = true, value_name = "FILE")]
+    pid_file: Option<OsString>,
     /// RabbitMQ to behave like: 3.13, 4.0, 4.1, 4.2, 4.3
     /// [default: 4.2]
     #[arg(long, global = true, value_name = "VERSION", verbatim_doc_comment)]
@@ -79,7 +100,10 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Each option can also stand in the environment (--data-dir: LEVERET_DATA_DIR) and
 in the settings file (leveret.data_dir = ...). The command line wins over the
-environment, and that over the file.
+environment, and that over the file. The variables of RabbitMQ's container image
+are understood: RABBITMQ_DEFAULT_USER, _DEFAULT_PASS, _DEFAULT_VHOST (each also
+as ..._FILE), _NODE_PORT, _NODE_IP_ADDRESS, _CONFIG_FILE, _CONFIG_FILES, _LOG,
+_MNESIA_DIR, _PID_FILE. docs/configuration.md has all keys and variables.
 
 Examples:
   leveret                         localhost:5672, user guest, password guest
@@ -95,6 +119,20 @@ enum Command {
     Server,
     /// Put load on a broker and measure it: see leveret perf --help
     Perf,
+    /// Look at settings without running anything
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Say what is wrong with a settings file, and where; exit code 2 if the broker would not start with it
+    Check {
+        /// Settings file, in the syntax of rabbitmq.conf
+        file: PathBuf,
+    },
 }
 
 impl Cli {
@@ -108,6 +146,8 @@ impl Cli {
             ("port", self.port),
             ("compat", self.compat),
             ("compat_lint", self.compat_lint),
+            ("definitions", self.definitions),
+            ("pid_file", self.pid_file),
             ("fsync", self.fsync),
             ("log", self.log),
             ("log_format", self.log_format),

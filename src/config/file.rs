@@ -68,7 +68,7 @@ pub(super) fn find_setting(key: &str) -> Option<(Setting, &str)> {
     if let Some((_, setting)) = OPTIONS.into_iter().find(|(name, _)| Some(*name) == option) {
         return (setting != Setting::ConfigFile).then_some((setting, ""));
     }
-    FILE_KEYS.into_iter().find_map(|(known, setting)| match around_word(known) {
+    FILE_KEYS.iter().copied().find_map(|(known, setting)| match around_word(known) {
         None => (known == key).then_some((setting, "")),
         Some((before, after)) => {
             let word = key.strip_prefix(before)?.strip_suffix(after)?;

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-
-use super::file::{self, Line, nearest};
+use super::log::LogDraft;
 use super::policies::PolicyDrafts;
 use super::values::{self, Expected, ListenOn};
 use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, NodeLimits, Secret};
@@ -31,6 +29,8 @@ pub(super) enum Setting {
     Fsync,
     Log,
     LogFormat,
+    Definitions,
+    PidFile,
     NoListener,
     Listener,
     HandshakeTimeout,
@@ -49,7 +49,14 @@ pub(super) enum Setting {
     DefaultUserTag,
     NoLoopbackUsers,
     LoopbackUser,
+    LogConsole,
     LogConsoleLevel,
+    LogFormatter,
+    LogDefaultLevel,
+    LogLevel,
+    LogFile,
+    AuthBackend,
+    ClusterName,
     AnonymousUser,
     AnonymousPass,
     DefaultQueueType,
@@ -68,8 +75,15 @@ pub(super) enum Setting {
     Policy,
 }
 
+impl Setting {
+    /// Its values must not reach a log or an error.
+    pub(super) fn is_secret(self) -> bool {
+        matches!(self, Self::DefaultPass | Self::AnonymousPass)
+    }
+}
+
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
-pub(super) const OPTIONS: [(&str, Setting); 10] = [
+pub(super) const OPTIONS: [(&str, Setting); 12] = [
     ("config", Setting::ConfigFile),
     ("data_dir", Setting::DataDir),
     ("ephemeral", Setting::Ephemeral),
@@ -77,13 +91,15 @@ pub(super) const OPTIONS: [(&str, Setting); 10] = [
     ("port", Setting::Port),
     ("compat", Setting::Compat),
     ("compat_lint", Setting::CompatLint),
+    ("definitions", Setting::Definitions),
+    ("pid_file", Setting::PidFile),
     ("fsync", Setting::Fsync),
     ("log", Setting::Log),
     ("log_format", Setting::LogFormat),
 ];
 
 /// Keys that the file alone has: RabbitMQ's that we act on, and ours of single vhosts. `$…` stands for any word.
-pub(super) const FILE_KEYS: [(&str, Setting); 37] = [
+pub(super) const FILE_KEYS: &[(&str, Setting)] = &[
     ("listeners.tcp", Setting::NoListener),
     ("listeners.tcp.$name", Setting::Listener),
     ("handshake_timeout", Setting::HandshakeTimeout),
@@ -103,7 +119,17 @@ pub(super) const FILE_KEYS: [(&str, Setting); 37] = [
     ("default_user_tags.$tag", Setting::DefaultUserTag),
     ("loopback_users", Setting::NoLoopbackUsers),
     ("loopback_users.$user", Setting::LoopbackUser),
+    ("log.console", Setting::LogConsole),
     ("log.console.level", Setting::LogConsoleLevel),
+    ("log.console.formatter", Setting::LogFormatter),
+    ("log.default.level", Setting::LogDefaultLevel),
+    ("log.file", Setting::LogFile),
+    ("log.$category.level", Setting::LogLevel),
+    ("load_definitions", Setting::Definitions),
+    ("management.load_definitions", Setting::Definitions),
+    ("definitions.local.path", Setting::Definitions),
+    ("auth_backends.$n", Setting::AuthBackend),
+    ("cluster_name", Setting::ClusterName),
     ("anonymous_login_user", Setting::AnonymousUser),
     ("anonymous_login_pass", Setting::AnonymousPass),
     ("default_queue_type", Setting::DefaultQueueType),
@@ -130,7 +156,7 @@ pub(super) struct Draft {
     ephemeral: bool,
     bind: Vec<(IpAddr, bool)>,
     /// By name: `default`, `1`, …; a later line replaces an earlier one of the same name.
-    listeners: BTreeMap<String, ListenOn>,
+    pub(super) listeners: BTreeMap<String, ListenOn>,
     max_message_size: Option<u64>,
     policies: PolicyDrafts,
     user_tags: Option<BTreeMap<String, bool>>,
@@ -140,19 +166,20 @@ pub(super) struct Draft {
     anonymous_pass: Secret,
     /// By id, whose order is that in which patterns are tried.
     default_limits: BTreeMap<String, DefaultLimits>,
+    pub(super) log: LogDraft,
 }
 
 impl Draft {
     pub(super) fn new() -> Self {
         let all = || Pattern::new(".*").expect("a valid pattern");
         let config = Config {
-            config_file: None,
+            config_files: Vec::new(),
             data_dir: None,
             tcp_listeners: Vec::new(),
             profile: Profile::default(),
             compat_lint: None,
             fsync: Fsync::Always,
-            log: "info".to_owned(),
+            log: String::new(), // in `finish`
             log_format: LogFormat::Text,
             handshake_timeout: Duration::from_secs(10),
             heartbeat_s: 60,
@@ -174,6 +201,9 @@ impl Draft {
             default_limits: Vec::new(),
             vhosts: BTreeMap::new(),
             policies: Vec::new(),
+            definitions: None,
+            pid_file: None,
+            cluster_name: None,
             warnings: Vec::new(),
         };
         Self {
@@ -190,19 +220,27 @@ impl Draft {
             anonymous_user: None,
             anonymous_pass: Secret::new("guest"),
             default_limits: BTreeMap::new(),
+            log: LogDraft::default(),
         }
     }
 
     /// `word` is what the `$…` of the key stands for, empty if it has none.
-    fn set(&mut self, setting: Setting, word: &str, value: &OsStr) -> Result<(), Expected> {
-        if setting == Setting::DataDir {
-            self.data_dir = PathBuf::from(value); // a path need not be UTF-8
-            return Ok(());
+    pub(super) fn set(&mut self, setting: Setting, word: &str, value: &OsStr) -> Result<(), Expected> {
+        // A path need not be UTF-8.
+        match setting {
+            Setting::DataDir => self.data_dir = PathBuf::from(value),
+            Setting::Definitions => self.config.definitions = Some(PathBuf::from(value)),
+            Setting::PidFile => self.config.pid_file = Some(PathBuf::from(value)),
+            _ => return self.set_text(setting, word, value.to_str().ok_or("UTF-8 text")?),
         }
-        let text = value.to_str().ok_or("UTF-8 text")?;
+        Ok(())
+    }
+
+    fn set_text(&mut self, setting: Setting, word: &str, text: &str) -> Result<(), Expected> {
         let config = &mut self.config;
         match setting {
-            Setting::ConfigFile | Setting::DataDir => {} // read before anything else; done above
+            // Read before anything else, or no text.
+            Setting::ConfigFile | Setting::DataDir | Setting::Definitions | Setting::PidFile => {}
             Setting::Ephemeral => self.ephemeral = values::boolean(text)?,
             Setting::Bind => self.bind = values::addresses(text)?,
             Setting::Port => {
@@ -212,7 +250,7 @@ impl Draft {
             Setting::Compat => config.profile = values::profile(text)?,
             Setting::CompatLint => config.compat_lint = Some(values::profile(text)?),
             Setting::Fsync => config.fsync = values::fsync(text)?,
-            Setting::Log => config.log = values::log_filter(text)?,
+            Setting::Log => self.log = LogDraft::of(values::log_filter(text)?),
             Setting::LogFormat => config.log_format = values::log_format(text)?,
             Setting::NoListener => match text {
                 "none" => self.listeners.clear(),
@@ -251,7 +289,17 @@ impl Draft {
             Setting::LoopbackUser => {
                 self.loopback_users.get_or_insert_default().insert(word.to_owned(), values::boolean(text)?);
             }
-            Setting::LogConsoleLevel => config.log = values::console_level(text)?.to_owned(),
+            Setting::LogConsole => self.log.is_off = !values::boolean(text)?,
+            Setting::LogConsoleLevel => self.log.filter = Some(values::console_level(text)?.to_owned()),
+            Setting::LogDefaultLevel => self.log.default_level = Some(values::console_level(text)?),
+            Setting::LogLevel => self.log.set_level(word, values::console_level(text)?)?,
+            Setting::LogFormatter => config.log_format = values::log_formatter(text)?,
+            Setting::LogFile => match text {
+                "false" => {}
+                _ => config.warnings.push(format!("log.file = {text} is ignored: the log goes to stderr")),
+            },
+            Setting::AuthBackend => values::auth_backend(text)?,
+            Setting::ClusterName => config.cluster_name = Some(values::not_empty(text)?),
             Setting::AnonymousUser => {
                 self.anonymous_user = (text != "none").then(|| values::not_empty(text)).transpose()?;
             }
@@ -293,19 +341,19 @@ impl Draft {
     }
 
     /// `--bind` and `--port`, and their variables, rule over all listeners of the file.
-    fn set_over_file(&mut self, setting: Setting, value: &OsStr) -> Result<(), Expected> {
+    pub(super) fn set_over_file(&mut self, setting: Setting, word: &str, value: &OsStr) -> Result<(), Expected> {
         match setting {
             Setting::Port => self.listeners.clear(),
             Setting::Bind => self.listeners.values_mut().for_each(|at| *at = ListenOn::Port(at.port())),
             _ => {}
         }
-        self.set(setting, "", value)
+        self.set(setting, word, value)
     }
 
     pub(super) fn apply_command_line(&mut self, given: &[(&str, OsString)]) -> Result<(), ConfigError> {
         for (name, value) in given {
             let (_, setting) = OPTIONS.into_iter().find(|(option, _)| option == name).expect("each option has a row");
-            self.set_over_file(setting, value).map_err(|expected| {
+            self.set_over_file(setting, "", value).map_err(|expected| {
                 let option = name.replace('_', "-");
                 ConfigError::new(format!("--{option} {}: expected {expected}; see leveret --help", value.display()))
             })?;
@@ -313,77 +361,6 @@ impl Draft {
             if setting == Setting::DataDir {
                 self.ephemeral = false;
             }
-        }
-        Ok(())
-    }
-
-    pub(super) fn apply_environment(&mut self, env: &BTreeMap<OsString, OsString>) -> Result<(), ConfigError> {
-        self.apply_rust_log(env);
-        for (name, value) in env {
-            let Some(option) = name.to_str().and_then(|name| name.strip_prefix("LEVERET_")) else { continue };
-            // Compose files set what is not wanted to nothing; Kubernetes describes a service called `leveret` to
-            // every pod with LEVERET_PORT=tcp://10.0.0.7:5672, LEVERET_SERVICE_HOST and more.
-            let service =
-                value.to_str().is_some_and(|value| value.starts_with("tcp://") || value.starts_with("udp://"));
-            if value.is_empty() || service || option.contains("SERVICE_") || option.contains("PORT_") {
-                continue;
-            }
-            let known = OPTIONS.into_iter().find(|(name, _)| name.to_uppercase() == option);
-            let Some((_, setting)) = known else {
-                let names = OPTIONS.iter().map(|(name, _)| name.to_uppercase());
-                let near = nearest(option, names).map(|near| format!("; did you mean LEVERET_{near}?"));
-                let near = near.unwrap_or_default();
-                self.config.warnings.push(format!("unknown environment variable LEVERET_{option} is ignored{near}"));
-                continue;
-            };
-            self.set_over_file(setting, value).map_err(|expected| {
-                ConfigError::new(format!("LEVERET_{option}={}: expected {expected}", value.display()))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Rust programs share `RUST_LOG`: one that we cannot read was perhaps not meant for us.
-    fn apply_rust_log(&mut self, env: &BTreeMap<OsString, OsString>) {
-        let Some(value) = env.get(OsStr::new("RUST_LOG")).filter(|value| !value.is_empty()) else { return };
-        match value.to_str().filter(|filter| EnvFilter::try_new(filter).is_ok()) {
-            Some(filter) => self.config.log = filter.to_owned(),
-            None => self.config.warnings.push(format!("RUST_LOG={} is no log filter, ignored", value.display())),
-        }
-    }
-
-    pub(super) fn apply_file(
-        &mut self,
-        path: &Path,
-        text: &str,
-        env: &BTreeMap<OsString, OsString>,
-    ) -> Result<(), ConfigError> {
-        // The file's listeners replace the default one; without any, it stays.
-        let default_listeners = std::mem::take(&mut self.listeners);
-        let mut none = false;
-        for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
-            let place = format!("{}:{}", path.display(), index + 1);
-            let line =
-                file::read_line(line).map_err(|expected| ConfigError::new(format!("{place}: expected {expected}")))?;
-            let Some(Line { key, value }) = line else { continue };
-            let Some((setting, word)) = file::find_setting(&key) else {
-                let near = file::nearest_key(&key).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-                self.config.warnings.push(format!("{place}: unknown key {key} is ignored{near}"));
-                continue;
-            };
-            if value.len() > 1 && value.starts_with('"') && value.ends_with('"') {
-                let advice = "double quotes are part of a value, as in RabbitMQ; quote with '…' or not at all";
-                self.config.warnings.push(format!("{place}: {key}: {advice}"));
-            }
-            none |= setting == Setting::NoListener;
-            let shown = if matches!(setting, Setting::DefaultPass | Setting::AnonymousPass) { "…" } else { &value };
-            let word = word.replace("\\.", ".");
-            file::interpolate(&value, env)
-                .and_then(|value| self.set(setting, &word, OsStr::new(&value)))
-                .map_err(|expected| ConfigError::new(format!("{place}: {key} = {shown}: expected {expected}")))?;
-        }
-        if self.listeners.is_empty() && !none {
-            self.listeners = default_listeners;
         }
         Ok(())
     }
@@ -410,6 +387,7 @@ impl Draft {
                 "listeners.tcp = none leaves nothing to serve: remove it from the config file, or give --port";
             return Err(ConfigError::new(message.to_owned()));
         }
+        config.log = self.log.finish();
         config.policies = self.policies.finish(&config.default_vhost)?;
         config.data_dir = (!self.ephemeral).then_some(self.data_dir);
         // RabbitMQ 4.0 lowered its default.

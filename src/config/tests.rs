@@ -1,6 +1,8 @@
 //! Settings from all their sources, and every way to get them wrong.
 
+mod environment;
 mod limits;
+mod sources;
 
 use super::settings::OPTIONS;
 use super::*;
@@ -14,10 +16,27 @@ fn os<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 fn run(args: &[&str], env: &[(&str, &str)], file: &str) -> Result<Config, ConfigError> {
     let args = os(["leveret"]).into_iter().chain(args.iter().map(OsString::from));
     let env = env.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    parse_with(args, env, |path| match path.to_str() {
-        Some("b.conf") => Ok(file.to_owned()),
-        _ => Err(io::Error::from(io::ErrorKind::NotFound)),
-    })
+    parse_with(args, env, &Given { file, more: &[] })
+}
+
+/// Files that a test says: `b.conf`, and others by their paths.
+struct Given<'a> {
+    file: &'a str,
+    more: &'a [(&'a str, &'a str)],
+}
+
+impl Files for Given<'_> {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let more = || self.more.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| *text);
+        let found = if path == Path::new("b.conf") { Some(self.file) } else { more() };
+        found.map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let all = self.more.iter().map(|(name, _)| PathBuf::from(name));
+        let found: Vec<_> = all.filter(|path| path.parent() == Some(folder)).collect();
+        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+    }
 }
 
 fn args(args: &[&str]) -> Config {
@@ -55,7 +74,7 @@ fn listening(config: &Config) -> Vec<String> {
 #[test]
 fn without_settings_everything_has_its_default() {
     let config = args(&[]);
-    assert_eq!(config.config_file, None);
+    assert_eq!(config.config_files, [""; 0].map(PathBuf::from));
     assert_eq!(config.data_dir.as_deref(), Some(Path::new("./leveret-data")));
     assert_eq!(listening(&config), ["127.0.0.1:5672", "[::1]:5672"]);
     assert_eq!(config.tcp_listeners.iter().map(|l| l.required).collect::<Vec<_>>(), [true, false]);
@@ -90,6 +109,9 @@ fn every_option_works_on_the_command_line_in_the_environment_and_in_the_file() {
         ("bind", "10.0.0.1"),
         ("port", "1"),
         ("compat", "3.13"),
+        ("compat-lint", "4.3"),
+        ("definitions", "/d.json"),
+        ("pid-file", "/run/pid"),
         ("fsync", "never"),
         ("log", "debug"),
         ("log-format", "json"),
@@ -100,7 +122,7 @@ fn every_option_works_on_the_command_line_in_the_environment_and_in_the_file() {
         let by_args = format!("{:?}", args(&option));
         let by_command = format!("{:?}", args(&[vec!["server"], option].concat()));
         let by_env = format!("{:?}", env(&[(&format!("LEVERET_{}", snake.to_uppercase()), value)]));
-        let by_file = Config { config_file: None, ..file(&format!("leveret.{snake} = {value}")) };
+        let by_file = Config { config_files: Vec::new(), ..file(&format!("leveret.{snake} = {value}")) };
         assert_eq!(by_env, by_args);
         assert_eq!(by_command, by_args);
         assert_eq!(format!("{by_file:?}"), by_args);
@@ -122,7 +144,7 @@ fn command_line_beats_environment_beats_file() {
 fn the_config_file_itself_can_come_from_the_environment() {
     let config = run(&[], &[("LEVERET_CONFIG", "b.conf")], "heartbeat = 7").unwrap();
     assert_eq!(config.heartbeat_s, 7);
-    assert_eq!(config.config_file.as_deref(), Some(Path::new("b.conf")));
+    assert_eq!(config.config_files, [PathBuf::from("b.conf")]);
     let missing = run(&["--config", "gone.conf"], &[("LEVERET_CONFIG", "b.conf")], "").unwrap_err();
     assert_eq!(missing.message, "cannot read config file gone.conf: entity not found; check --config");
 }
@@ -320,7 +342,7 @@ fn double_quotes_stay_with_a_warning() {
 #[test]
 fn unknown_keys_are_warned_of_with_the_nearest_known_one() {
     let config = file(
-        "Hearbeat = 5\nlistener.tcp.default = 1\nvm_memory_high_watermark.relative = 0.6\n\
+        "Hearbeat = 5\nlistener.tcp.default = 1\nnet_ticktime = 60\n\
          default_user_tag.ops = true\nleveret.datadir = x\nleveret.config = y\nloopback_user.guest = false",
     );
     assert_eq!(
@@ -328,7 +350,7 @@ fn unknown_keys_are_warned_of_with_the_nearest_known_one() {
         [
             "b.conf:1: unknown key Hearbeat is ignored; did you mean heartbeat?",
             "b.conf:2: unknown key listener.tcp.default is ignored; did you mean listeners.tcp.default?",
-            "b.conf:3: unknown key vm_memory_high_watermark.relative is ignored",
+            "b.conf:3: net_ticktime has no effect: there is one node, not a cluster",
             "b.conf:4: unknown key default_user_tag.ops is ignored; did you mean default_user_tags.ops?",
             "b.conf:5: unknown key leveret.datadir is ignored; did you mean leveret.data_dir?",
             "b.conf:6: unknown key leveret.config is ignored; did you mean leveret.compat?",

@@ -153,6 +153,23 @@ pub(super) fn console_level(text: &str) -> Result<&'static str, Expected> {
     })
 }
 
+/// RabbitMQ's names of the formats.
+pub(super) fn log_formatter(text: &str) -> Result<LogFormat, Expected> {
+    match text {
+        "plaintext" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("plaintext or json".to_owned()),
+    }
+}
+
+/// There is one: users are our own. Another would let in whom the operator means to keep out.
+pub(super) fn auth_backend(text: &str) -> Result<(), Expected> {
+    match text {
+        "internal" | "rabbit_auth_backend_internal" => Ok(()),
+        _ => Err("internal, leveret has no other: import the users with load_definitions instead".to_owned()),
+    }
+}
+
 pub(super) fn log_format(text: &str) -> Result<LogFormat, Expected> {
     match text {
         "text" => Ok(LogFormat::Text),

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub enum StartError {
     TooManyVhosts { vhost: String, limit: u64 },
     #[error("message {seq} of the stored queue {queue} cannot be read; the data folder is damaged")]
     Message { queue: u64, seq: u64 },
+    #[error("cannot write the pid file {path}: {reason}; check --pid-file")]
+    PidFile { path: String, reason: std::io::Error },
     #[error("the operating system refused: {0}")]
     System(#[from] std::io::Error),
     /// It ran and was stopped, but not cleanly.
@@ -100,6 +103,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     for listener in listeners {
         tasks.spawn(listener::accept(server.clone(), listener));
     }
+    let pid_file = server.config.pid_file.as_deref().map(PidFile::write).transpose()?;
     announce(address, started);
     let name = stop.wait().await;
     tracing::info!(signal = name, "stopping");
@@ -125,8 +129,28 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
             tracing::info!("store closed");
         }
     }
+    drop(pid_file);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Holds the number of the process while it serves.
+struct PidFile<'a>(&'a Path);
+
+impl<'a> PidFile<'a> {
+    fn write(path: &'a Path) -> Result<Self, StartError> {
+        let written = std::fs::write(path, format!("{}\n", std::process::id()));
+        written.map_err(|reason| StartError::PidFile { path: path.display().to_string(), reason })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the pid file stays");
+        }
+    }
 }
 
 /// The one line on stdout, when and only when clients are served.

@@ -206,3 +206,37 @@ fn brokers_on_free_ports_do_not_meet() {
     ports.sort_unstable();
     assert!(ports[0] < ports[1] && ports[1] < ports[2], "{ports:?}");
 }
+
+#[test]
+fn the_pid_file_holds_the_number_of_the_process_while_it_serves() {
+    if !is_ours() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("leveret.pid");
+    let broker = Broker::start(["--ephemeral", "--pid-file", file.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{}\n", broker.pid()));
+    assert_eq!(broker.stop("TERM").code, Some(0));
+    assert!(!file.exists());
+    let exit = run(["--ephemeral", "--pid-file", "/nowhere/leveret.pid"]);
+    assert_refused(&exit, &["cannot write the pid file /nowhere/leveret.pid", "--pid-file"]);
+}
+
+#[test]
+fn config_check_says_what_is_wrong_and_starts_nothing() {
+    if !is_ours() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.conf");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        run(["config", "check", file.to_str().unwrap()])
+    };
+    let bad = check("heartbeat = soon\nhearbeat = 1\n");
+    assert_eq!((bad.code, bad.stdout.lines().count()), (Some(2), 3), "{bad:?}");
+    assert!(bad.stdout.contains("a.conf:1: heartbeat = soon: expected seconds"), "{bad:?}");
+    assert!(bad.stdout.contains("a.conf:2: unknown key hearbeat is ignored; did you mean heartbeat?"), "{bad:?}");
+    let good = check("heartbeat = 5\n");
+    assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""), "{good:?}");
+}
