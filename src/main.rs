@@ -8,6 +8,10 @@ use std::time::Instant;
 use leveret::config::{self, Config, LogFormat};
 use tracing_subscriber::EnvFilter;
 
+/// Polls of tasks between two looks at the sockets. By default it is 61: then a flooding publisher, whose task is
+/// always ready and takes up to a millisecond a poll, keeps the acks of its consumers waiting for a tenth of a second.
+const POLLS_PER_LOOK: u32 = 2;
+
 fn main() -> ExitCode {
     let started = Instant::now();
     if std::env::args_os().nth(1).is_some_and(|command| command == "perf") {
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(worker_threads())
         .thread_name("leveret")
+        .event_interval(POLLS_PER_LOOK)
         .enable_all()
         .build();
     let result = match runtime {

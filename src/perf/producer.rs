@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leveret_protocol::{Frame, FrameKind, Method, Properties, confirm};
-use tokio::time::Sleep;
+use tokio::time::{Sleep, timeout};
 
 use super::block::{Block, Route, STAMP_BYTES, Shape, encoded};
 use super::error::PerfError;
@@ -18,10 +18,14 @@ use super::options::{Flag, Options};
 use super::tally::{Clock, Tally, add};
 use super::worker::Place;
 
-/// Writes in a row before others of the thread get their turn.
-const WRITES_IN_A_ROW_MAX: usize = 4;
+/// Bytes written in a row before others of the thread get their turn.
+const BYTES_IN_A_ROW_MAX: usize = 256 << 10;
+/// A write costs as much as copying so many bytes, however few it writes.
+const WRITE_COST_BYTES: usize = 16 << 10;
 /// The finest that the timer can do: messages due in between go out together.
 const TICK: Duration = Duration::from_millis(1);
+/// How long a broker may take for what it has been sent.
+const GOODBYE_PATIENCE: Duration = Duration::from_secs(120);
 /// How long confirms may take once nothing more is published.
 const CONFIRMS_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -80,8 +84,12 @@ pub async fn produce(mut order: Order, place: Place) -> Result<(), PerfError> {
     // Stopped from outside: a frame that is half written must be finished, and confirms are worth waiting for.
     producer.count = Some(producer.published);
     place.finish(CONFIRMS_PATIENCE, |context| producer.poll(context)).await?;
-    // Unconfirmed messages may still be on their way to the broker: its goodbye comes after them.
-    place.close(&mut producer.link).await?;
+    if place.is_stopping() {
+        return place.close(&mut producer.link).await;
+    }
+    // Messages may still be on their way to the broker, and would be lost with the connection: its goodbye comes
+    // after them.
+    timeout(GOODBYE_PATIENCE, producer.link.close()).await.unwrap_or(Ok(()))?;
     place.done();
     Ok(())
 }
@@ -136,7 +144,8 @@ impl<'a> Producer<'a> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PerfError>> {
         self.read_confirms(context)?;
-        for _ in 0..WRITES_IN_A_ROW_MAX {
+        let mut left = BYTES_IN_A_ROW_MAX;
+        while left > 0 {
             if self.writing.is_empty() {
                 let now_ns = self.clock.now_ns();
                 let number = self.allowed(now_ns);
@@ -148,8 +157,12 @@ impl<'a> Producer<'a> {
                 }
                 self.prepare(number, now_ns);
             }
-            match self.link.poll_write(context, self.block.bytes(self.writing.clone()))? {
-                Poll::Ready(written) => self.writing.start += written,
+            let piece = self.writing.start..self.writing.end.min(self.writing.start + left);
+            match self.link.poll_write(context, self.block.bytes(piece))? {
+                Poll::Ready(written) => {
+                    self.writing.start += written;
+                    left = left.saturating_sub(written.max(WRITE_COST_BYTES));
+                }
                 Poll::Pending => {
                     self.stalled = true;
                     return Poll::Pending;

@@ -36,8 +36,10 @@ const WRITE_BYTES: usize = 256 << 10;
 const PENDING_BYTES_MAX: usize = 1 << 20;
 /// Commands applied in one turn at most: others want the vhost too.
 const EVENTS_PER_TURN_MAX: usize = 512;
-/// A task that has read this many times in a row lets others go first.
-const READS_IN_A_ROW_MAX: usize = 2;
+/// A task that has read so many bytes lets others go first: some half a millisecond of small messages.
+const BYTES_IN_A_ROW_MAX: usize = 128 << 10;
+/// A read costs as much as so many bytes, however few it brings.
+const READ_COST_BYTES: usize = 16 << 10;
 /// How long a guesser waits (§3.6), and how long we wait for the answer to a refusal.
 const SILENT_CLOSE: Duration = Duration::from_secs(3);
 
@@ -267,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.wakeup.register(context);
-        let mut reads = 0;
+        let mut left = BYTES_IN_A_ROW_MAX;
         loop {
             let woken = self.wakeup.take();
             if (woken || self.more) && self.output.len() < WRITE_BYTES {
@@ -277,24 +279,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             if self.state == ConnectionState::Closed && self.output.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let mut read = false;
+            let mut read = None;
             if !self.is_held_back() {
                 match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
-                    Poll::Ready(Ok(_)) => read = true,
+                    Poll::Ready(Ok(bytes)) => read = Some(bytes),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {}
                 }
             }
-            if !read {
+            let Some(bytes) = read else {
                 if self.more && self.output.len() < WRITE_BYTES {
                     continue;
                 }
                 // Woken by the socket, by the broker, or by the store.
                 return Poll::Pending;
-            }
-            reads += 1;
-            if reads >= READS_IN_A_ROW_MAX {
+            };
+            left = left.saturating_sub(bytes.max(READ_COST_BYTES));
+            if left == 0 {
                 // The consumers of what was published want their turn. Write first what this turn brought.
                 self.poll_write(context)?;
                 context.waker().wake_by_ref();
