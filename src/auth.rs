@@ -4,22 +4,19 @@
 //! command (`permits`) compiles nothing and allocates nothing of its own.
 //! Invariant: no value that holds a password or its hash shows it in `Debug` or in an error.
 
+mod password;
 mod pattern;
 mod permissions;
 pub(crate) mod record;
 pub mod sasl;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use leveret_protocol::{FieldTable, FieldValue};
-use sha2::{Digest as _, Sha256};
 
+pub use self::password::{HashAlgorithm, PasswordHash};
 pub use self::pattern::{Pattern, PatternError};
 pub use self::permissions::{Access, Permissions, TopicPermissions, TopicRule};
 pub use self::record::RecordError;
@@ -61,8 +58,8 @@ impl User {
     /// The record for [`User::key`]; it leaves out the name.
     pub fn encode(&self) -> Bytes {
         let mut table = FieldTable::new();
-        if let Some(PasswordHash(bytes)) = &self.password {
-            table.insert("sha256", FieldValue::ByteArray(Bytes::copy_from_slice(bytes)));
+        if let Some(hash) = &self.password {
+            table.insert(hash.algorithm().field(), FieldValue::ByteArray(Bytes::copy_from_slice(hash.bytes())));
         }
         let tags: Vec<FieldValue> = self.tags.iter().map(|tag| tag.as_str().into()).collect();
         table.insert("tags", tags);
@@ -80,14 +77,19 @@ impl User {
     pub fn decode(name: Name, record: &[u8]) -> Result<Self, RecordError> {
         let unreadable = |what| RecordError::Field { record: "user", field: what };
         let table = decode_record("user", record)?;
-        let password = match table.get("sha256") {
-            None => None,
-            Some(FieldValue::ByteArray(bytes)) => {
-                let bytes = bytes.as_ref().try_into().map_err(|_| unreadable("sha256"))?;
-                Some(PasswordHash(bytes))
+        let mut password = None;
+        for algorithm in HashAlgorithm::ALL {
+            let field = algorithm.field();
+            password = match table.get(field) {
+                None => continue,
+                Some(FieldValue::ByteArray(bytes)) => PasswordHash::from_bytes(algorithm, bytes),
+                Some(_) => None,
+            };
+            if password.is_none() {
+                return Err(unreadable(field));
             }
-            Some(_) => return Err(unreadable("sha256")),
-        };
+            break;
+        }
         let tags = table.get("tags").and_then(FieldValue::as_array).ok_or(unreadable("tags"))?;
         let tags = tags.iter().map(|tag| tag.as_str().map(str::to_owned).ok_or(unreadable("tags")));
         let limit = |field| match table.get(field) {
@@ -97,48 +99,6 @@ impl User {
         };
         let limits = UserLimits { max_connections: limit("max_connections")?, max_channels: limit("max_channels")? };
         Ok(Self { name, password, tags: tags.collect::<Result<_, _>>()?, limits })
-    }
-}
-
-const SALT_LEN: usize = 4;
-
-/// A salted password, RabbitMQ's `rabbit_password_hashing_sha256`: 4 bytes of salt, then SHA-256 of salt and password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PasswordHash([u8; SALT_LEN + 32]);
-
-impl PasswordHash {
-    /// The hash of a new password. The salt should be random.
-    pub fn new(salt: [u8; SALT_LEN], password: &str) -> Self {
-        let mut bytes = [0; SALT_LEN + 32];
-        bytes[..SALT_LEN].copy_from_slice(&salt);
-        bytes[SALT_LEN..].copy_from_slice(&Sha256::new().chain_update(salt).chain_update(password).finalize());
-        Self(bytes)
-    }
-
-    /// Reads the `password_hash` of a definitions file; `None` if it is not 36 bytes in base64.
-    pub fn from_base64(text: &str) -> Option<Self> {
-        BASE64.decode(text).ok()?.try_into().ok().map(Self)
-    }
-
-    pub fn to_base64(&self) -> String {
-        BASE64.encode(self.0)
-    }
-
-    /// Whether this is the hash of `password`; false for the empty one, whatever was hashed. The time taken tells
-    /// nothing about how near a wrong password is.
-    pub fn matches(&self, password: &str) -> bool {
-        let mut salt = [0; SALT_LEN];
-        salt.copy_from_slice(&self.0[..SALT_LEN]);
-        let tried = Self::new(salt, password);
-        // Look at every byte, also after the first difference; black_box keeps the compiler from a short cut.
-        let difference = self.0.iter().zip(&tried.0).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
-        difference == 0 && !password.is_empty()
-    }
-}
-
-impl fmt::Debug for PasswordHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PasswordHash(..)")
     }
 }
 
@@ -183,7 +143,7 @@ impl UserDirectory {
         loopback_users: &[String],
     ) -> Result<Arc<User>, AuthFailure> {
         // Nobody's hash: it costs a stranger the same work as a user.
-        const NOBODY: PasswordHash = PasswordHash([0; SALT_LEN + 32]);
+        static NOBODY: LazyLock<PasswordHash> = LazyLock::new(PasswordHash::of_nobody);
         let user = self.users.get(name);
         let hash = user.and_then(|user| user.password.as_ref()).unwrap_or(&NOBODY);
         let matches = hash.matches(password);
@@ -210,10 +170,6 @@ pub enum AuthFailure {
 mod tests {
     use super::*;
 
-    fn hex(text: &str) -> [u8; 4] {
-        u32::from_str_radix(text, 16).unwrap().to_be_bytes()
-    }
-
     fn user(name: &str, password: &str) -> User {
         let password = Some(PasswordHash::new([1, 2, 3, 4], password));
         User { name: name.into(), password, tags: Vec::new(), limits: UserLimits::default() }
@@ -228,36 +184,7 @@ mod tests {
         users
     }
 
-    // --- Passwords and users ---
-
-    /// Hashes made by RabbitMQ (management reference 1.10).
-    #[test]
-    fn hashes_are_those_of_rabbitmq() {
-        for (salt, password, hash) in [
-            ("908DC60A", "test12", "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"),
-            ("F7FD62FA", "guest", "9/1i+jKFRpbTRV1PtRnzFFYibT3cEpP92JeZ8YKGtflf4e/u"),
-        ] {
-            assert_eq!(PasswordHash::new(hex(salt), password).to_base64(), hash);
-            let read = PasswordHash::from_base64(hash).unwrap();
-            assert_eq!(read.to_base64(), hash);
-            assert!(read.matches(password));
-            for wrong in ["", "Guest", "guest ", "test1", "test123"] {
-                assert!(!read.matches(wrong), "{wrong}");
-            }
-        }
-    }
-
-    #[test]
-    fn only_36_bytes_in_base64_are_a_hash() {
-        for text in ["", "guest", "kI3G", "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2PORAAAA"] {
-            assert_eq!(PasswordHash::from_base64(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn debug_hides_the_hash() {
-        assert_eq!(format!("{:?}", PasswordHash::new([0; 4], "x")), "PasswordHash(..)");
-    }
+    // --- Users ---
 
     #[test]
     fn the_directory_is_sorted_and_replaces() {
@@ -315,6 +242,12 @@ mod tests {
         let tags = vec!["administrator".to_owned(), "ünusual".to_owned()];
         let limits = UserLimits { max_connections: Some(0), max_channels: Some(-1) };
         for user in [User { tags, limits, ..user("ann", "pw") }, User { password: None, ..user("ann", "") }] {
+            assert_eq!(User::decode("ann".into(), &user.encode()).unwrap(), user);
+        }
+        for algorithm in HashAlgorithm::ALL {
+            let password = PasswordHash::from_bytes(algorithm, &vec![7; algorithm.len()]);
+            assert!(password.is_some());
+            let user = User { password, ..user("ann", "") };
             assert_eq!(User::decode("ann".into(), &user.encode()).unwrap(), user);
         }
         let key = User::key("ann");

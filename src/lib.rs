@@ -4,6 +4,7 @@
 
 pub mod auth;
 pub mod config;
+pub mod definitions;
 pub mod model;
 pub mod perf;
 pub mod server;

@@ -26,6 +26,8 @@ mod consume;
 mod content;
 #[path = "wire/dead_letter.rs"]
 mod dead_letter;
+#[path = "wire/definitions.rs"]
+mod definitions;
 #[path = "wire/dispatch.rs"]
 mod dispatch;
 #[path = "wire/exchanges.rs"]

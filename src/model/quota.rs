@@ -20,6 +20,12 @@ impl Quota {
         Arc::new(Self { used: AtomicU64::new(0), max: AtomicU64::new(max.unwrap_or(u64::MAX)) })
     }
 
+    /// Another quota of the same limit, that begins with what this one counts apart from these.
+    pub fn without(&self, held: usize) -> Arc<Self> {
+        let used = AtomicU64::new(self.used().saturating_sub(held as u64));
+        Arc::new(Self { used, max: AtomicU64::new(self.max()) })
+    }
+
     /// What is counted already stays, even if it is more.
     pub fn set_max(&self, max: Option<u64>) {
         self.max.store(max.unwrap_or(u64::MAX), Ordering::Relaxed);

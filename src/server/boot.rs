@@ -16,6 +16,7 @@ use super::recovery::Boot;
 use super::store_thread::{self, StoreSignal};
 use super::{Directory, SHUTDOWN_REASON, Server, listener};
 use crate::config::Config;
+use crate::definitions::DefinitionError;
 use crate::model::broker::RecoveryError;
 use crate::model::record::DefinitionKind;
 use crate::storage::sled::SledStore;
@@ -39,6 +40,10 @@ pub enum StartError {
     TooManyVhosts { vhost: String, limit: u64 },
     #[error("message {seq} of the stored queue {queue} cannot be read; the data folder is damaged")]
     Message { queue: u64, seq: u64 },
+    #[error("cannot read the definitions {path}: {reason}; check --definitions")]
+    ReadDefinitions { path: String, reason: std::io::Error },
+    #[error("the definitions in {file} are wrong at {error}; nothing was imported")]
+    Definitions { file: String, error: DefinitionError },
     #[error("cannot write the pid file {path}: {reason}; check --pid-file")]
     PidFile { path: String, reason: std::io::Error },
     #[error("the operating system refused: {0}")]

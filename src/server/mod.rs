@@ -4,6 +4,7 @@ mod admission;
 mod boot;
 mod clock;
 mod connection;
+mod import;
 mod listener;
 mod recovery;
 mod shard;

@@ -27,14 +27,14 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// What is known so far of a broker that is starting.
 pub(super) struct Boot<'a> {
-    config: &'a Config,
+    pub(super) config: &'a Config,
     clock: Clock,
-    now: Millis,
-    users: UserDirectory,
-    permissions: ByUserAndVhost<Permissions>,
-    topic_permissions: ByUserAndVhost<TopicPermissions>,
-    brokers: BTreeMap<Name, Broker>,
-    vhosts: BTreeMap<Name, Vhost>,
+    pub(super) now: Millis,
+    pub(super) users: UserDirectory,
+    pub(super) permissions: ByUserAndVhost<Permissions>,
+    pub(super) topic_permissions: ByUserAndVhost<TopicPermissions>,
+    pub(super) brokers: BTreeMap<Name, Broker>,
+    pub(super) vhosts: BTreeMap<Name, Vhost>,
     /// Counts over all vhosts.
     node: NodeQuotas,
     /// Number of the last vhost: each has its own range of queue ids in the store.
@@ -190,8 +190,11 @@ impl<'a> Boot<'a> {
                 signal.submit(Op::Put { key, value });
             }
         };
-        if self.brokers.is_empty() {
-            self.make_defaults(&keep)?;
+        match &self.config.definitions {
+            // They bring the users and vhosts of an empty folder (management reference 4.4).
+            Some(path) => self.import_all(path, &keep)?,
+            None if self.brokers.is_empty() => self.make_defaults(&keep)?,
+            None => {}
         }
         self.make_named_vhosts(&keep)?;
         for policy in &self.config.policies {
@@ -248,7 +251,7 @@ impl<'a> Boot<'a> {
         Ok(())
     }
 
-    fn make_vhost(
+    pub(super) fn make_vhost(
         &mut self,
         name: &str,
         description: &str,

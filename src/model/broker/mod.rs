@@ -18,6 +18,7 @@ mod exchanges;
 mod firehose;
 mod history;
 mod hold;
+mod import;
 mod lifecycle;
 mod limits;
 mod lint;
@@ -58,6 +59,7 @@ use super::timer::{Millis, Timer, Timers};
 
 pub use self::definitions::RecoveryError;
 pub use self::dispatch::Poll;
+pub use self::import::{Contents, ImportError, NewBinding, NewExchange, NewQueue};
 pub use self::lint::Finding;
 
 /// What is set from outside, for a whole broker.
@@ -229,6 +231,16 @@ impl Broker {
 
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The type of queues whose declare does not say, from now on.
+    pub fn set_default_queue_type(&mut self, queue_type: QueueType) {
+        self.settings.default_queue_type = queue_type;
+    }
+
+    /// Queues in this vhost at most; those there are stay.
+    pub fn set_queues_max(&mut self, max: Option<u64>) {
+        self.settings.queues_max = max;
     }
 
     pub fn stats(&self) -> BrokerStats {

@@ -8,7 +8,7 @@ use crate::auth::Access;
 use crate::model::arguments::{self, QueueType};
 use crate::model::error::{AmqpError, Resource};
 use crate::model::exchange::Binding;
-use crate::model::ids::{ChannelKey, Destination, ExchangeKey, QueueKey};
+use crate::model::ids::{ChannelKey, ConnectionKey, Destination, ExchangeKey, QueueKey};
 use crate::model::queue::{Declared, Queue};
 use crate::model::record::Name;
 use crate::model::timer::Millis;
@@ -73,7 +73,8 @@ impl Broker {
         now: Millis,
     ) -> Result<(Name, u64, usize), AmqpError> {
         let requested = self.queue_resource(name);
-        let arguments = self.with_default_type(declare);
+        let fits = declare.durable && !declare.exclusive && !declare.auto_delete && !declare.queue.is_empty();
+        let arguments = self.with_default_type(&declare.arguments, fits);
         let name = if name.is_empty() {
             let queue_type = arguments::queue_type(&arguments, &requested)?;
             if queue_type != QueueType::Classic {
@@ -125,20 +126,39 @@ impl Broker {
         if queue_type != QueueType::Quorum && arguments.get("x-consumer-timeout").is_some() {
             self.lint(channel, Finding::ConsumerTimeoutArgument, &name);
         }
-        if self.settings.profile.denies_master_locator() && declare.arguments.get("x-queue-master-locator").is_some() {
+        let owner = declare.exclusive.then_some(connection);
+        let key = self.create_queue(name.clone(), arguments, (declare.durable, declare.auto_delete), owner, now)?;
+        if declare.exclusive {
+            self.connections[connection].exclusive_queues.push(key);
+        }
+        Ok((name, 0, 0))
+    }
+
+    /// Makes a queue whose name is free: the checks of §5.2 that ask nobody's rights. `flags`: durable, auto-delete.
+    pub(super) fn create_queue(
+        &mut self,
+        name: Name,
+        arguments: FieldTable,
+        (durable, auto_delete): (bool, bool),
+        exclusive_owner: Option<ConnectionKey>,
+        now: Millis,
+    ) -> Result<QueueKey, AmqpError> {
+        let resource = self.queue_resource(&name);
+        let queue_type = arguments::queue_type(&arguments, &resource)?;
+        if self.settings.profile.denies_master_locator() && arguments.get("x-queue-master-locator").is_some() {
             return Err(AmqpError::Deprecated("queue_master_locator"));
         }
         let settings = arguments::queue_settings(&arguments, queue_type, self.settings.profile, &resource)?;
         self.check_queue_limits(&name)?;
         if queue_type != QueueType::Classic {
             let refuse = |property| Err(AmqpError::InvalidProperty { property, resource: resource.clone() });
-            if declare.auto_delete {
+            if auto_delete {
                 return refuse("auto-delete");
             }
-            if declare.exclusive {
+            if exclusive_owner.is_some() {
                 return refuse("exclusive-owner");
             }
-            if !declare.durable {
+            if !durable {
                 return refuse("non-durable");
             }
         }
@@ -146,22 +166,17 @@ impl Broker {
             super::stream::check_ranges(&arguments, self.settings.profile)?;
         }
         // An exclusive queue cannot outlive its connection, so it is not kept (§5.2).
-        let durable = declare.durable && !declare.exclusive;
-        let auto_delete = declare.auto_delete;
-        let declared = Declared { name: name.clone(), queue_type, durable, auto_delete, arguments, settings };
+        let durable = durable && exclusive_owner.is_none();
+        let declared = Declared { name, queue_type, durable, auto_delete, arguments, settings };
         let mut queue = self.new_queue(declared, now);
-        queue.exclusive_owner = declare.exclusive.then_some(connection);
+        queue.exclusive_owner = exclusive_owner;
         if durable && self.settings.persistent {
             self.queue_ids += 1;
             queue.store_id = Some(self.queue_ids);
             let (key, value) = self.queue_record(&queue);
             self.pending.put(key, value);
         }
-        let key = self.insert_queue(queue);
-        if declare.exclusive {
-            self.connections[connection].exclusive_queues.push(key);
-        }
-        Ok((name, 0, 0))
+        Ok(self.insert_queue(queue))
     }
 
     pub(super) fn new_queue(&self, declared: Declared, now: Millis) -> Queue {
@@ -169,10 +184,9 @@ impl Broker {
     }
 
     /// §5.2 step 1: the vhost's default type, where the flags allow it.
-    fn with_default_type(&self, declare: &queue::Declare<'_>) -> FieldTable {
-        let mut arguments = declare.arguments.clone();
+    pub(super) fn with_default_type(&self, arguments: &FieldTable, fits: bool) -> FieldTable {
+        let mut arguments = arguments.clone();
         let default = self.settings.default_queue_type;
-        let fits = declare.durable && !declare.exclusive && !declare.auto_delete && !declare.queue.is_empty();
         if default != QueueType::Classic && fits && arguments.get("x-queue-type").is_none() {
             arguments.insert("x-queue-type", default.as_str());
         }
