@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::admission::Admission;
 use super::clock::Clock;
+use super::notify::notify;
 use super::recovery::Boot;
 use super::store_thread::{self, StoreSignal};
 use super::{Directory, SHUTDOWN_REASON, Server, listener};
@@ -110,7 +111,9 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     }
     let pid_file = server.config.pid_file.as_deref().map(PidFile::write).transpose()?;
     announce(address, started);
+    notify("READY=1");
     let name = stop.wait().await;
+    notify("STOPPING=1");
     tracing::info!(signal = name, "stopping");
     for shard in directory.shards() {
         shard.turn(None, |broker, now| {

@@ -90,9 +90,20 @@ where
     shard.turn(None, |broker, now| broker.connection_lost(connection, now));
     shard.remove_wakeup(connection);
     match (result, state) {
-        (Ok(()), ConnectionState::Closed) => tracing::info!(connection = %name, "closed"),
-        (Ok(()), _) => tracing::warn!(connection = %name, "client closed the socket without closing the connection"),
-        (Err(error), _) => tracing::warn!(connection = %name, %error, "connection lost"),
+        (Ok(()), ConnectionState::Closed) => {
+            tracing::info!(connection = %name, "closing AMQP connection ({name}, vhost: '{}')", shard.name);
+        }
+        (Ok(()), _) => tracing::warn!(
+            connection = %name,
+            "closing AMQP connection ({name}, vhost: '{}'): client unexpectedly closed TCP connection",
+            shard.name
+        ),
+        (Err(error), _) => tracing::warn!(
+            connection = %name,
+            %error,
+            "closing AMQP connection ({name}, vhost: '{}'): connection lost",
+            shard.name
+        ),
     }
     linger(&mut stream).await;
 }
@@ -138,6 +149,7 @@ where
             _ => None,
         };
         if let Some(result) = login {
+            tracing::info!(connection = %name, "accepting AMQP connection {name}");
             match result {
                 Ok(known) => {
                     user = Some(known);
@@ -174,7 +186,14 @@ where
                         heartbeat_s: agreed.heartbeat_s,
                     };
                     server.lint_frame_max(&info);
-                    tracing::info!(connection = %name, user = %info.user.name, vhost = %shard.name, "client connected");
+                    tracing::info!(
+                        connection = %name,
+                        user = %info.user.name,
+                        vhost = %shard.name,
+                        "connection {name}: user '{}' authenticated and granted access to vhost '{}'",
+                        info.user.name,
+                        shard.name
+                    );
                     let wakeup = Arc::new(Wakeup::default());
                     let (connection, _) = shard.turn(None, |broker, now| {
                         let connection = broker.connection_opened(info, now);

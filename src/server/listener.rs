@@ -1,7 +1,7 @@
 //! Listening sockets: bound before anything is announced, then accepting for ever.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,16 @@ fn try_bind_all(listeners: &[Listener]) -> Result<Vec<TcpListener>, (SocketAddr,
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match bind_exactly(address) {
+        // All addresses, on a machine without IPv6: all that it has.
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != io::ErrorKind::AddrInUse => {
+            bind_exactly((Ipv4Addr::UNSPECIFIED, address.port()).into()).map_err(|_| error)
+        }
+        result => result,
+    }
+}
+
+fn bind_exactly(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

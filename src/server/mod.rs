@@ -6,6 +6,7 @@ mod clock;
 mod connection;
 mod import;
 mod listener;
+mod notify;
 mod recovery;
 mod shard;
 mod store_thread;

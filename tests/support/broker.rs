@@ -92,7 +92,15 @@ impl Broker {
     /// # Panics
     /// It ends instead; the message has its stderr.
     pub fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
-        let mut child = spawn(arguments);
+        Self::start_with(arguments, &[])
+    }
+
+    /// As [`Self::start`], in an environment with these variables.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn start_with<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, variables: &[(&str, &str)]) -> Self {
+        let mut child = spawn(arguments, variables);
         let stdout = read_lines(child.stdout.take().expect("stdout is piped"));
         let stderr = read_all(child.stderr.take().expect("stderr is piped"));
         let Ok(ready) = stdout.recv_timeout(PATIENCE) else {
@@ -158,7 +166,7 @@ impl Drop for Broker {
 /// It serves, or does not end.
 pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Exit {
     let since = Instant::now();
-    let mut child = spawn(arguments);
+    let mut child = spawn(arguments, &[]);
     let stdout = read_all(child.stdout.take().expect("stdout is piped"));
     let stderr = read_all(child.stderr.take().expect("stderr is piped"));
     let Ok(stdout) = stdout.recv_timeout(PATIENCE) else {
@@ -169,9 +177,9 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Exit {
     Exit { code: status.code(), stdout, stderr: stderr.recv().unwrap_or_default(), took: since.elapsed() }
 }
 
-fn spawn<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Child {
+fn spawn<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, variables: &[(&str, &str)]) -> Child {
     let mut command = command(BINARY);
-    command.args(["--port", "0"]).args(arguments);
+    command.args(["--port", "0"]).args(arguments).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("leveret starts")
 }
@@ -179,7 +187,9 @@ fn spawn<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Child {
 /// A command that no setting of the caller's environment or folder reaches.
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEVERET_")) {
+    let is_setting =
+        |name: &str| name.starts_with("LEVERET_") || name.starts_with("RABBITMQ_") || name == "NOTIFY_SOCKET";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.current_dir(env!("CARGO_TARGET_TMPDIR"));

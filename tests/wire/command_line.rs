@@ -240,3 +240,57 @@ fn config_check_says_what_is_wrong_and_starts_nothing() {
     let good = check("heartbeat = 5\n");
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""), "{good:?}");
 }
+
+/// As systemd starts it: a datagram says when clients are served, another that it stops.
+#[test]
+fn systemd_is_told_when_it_serves_and_when_it_stops() {
+    if !is_ours() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let next = || {
+        let mut buffer = [0; 64];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let broker = Broker::start_with(["--ephemeral"], &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    assert_eq!(next(), "READY=1");
+    assert_eq!(broker.stop("TERM").code, Some(0));
+    assert_eq!(next(), "STOPPING=1");
+}
+
+/// Management reference 4.6; and a password is never in a log, however much it tells.
+#[test]
+fn s4_6_the_log_has_rabbitmqs_lines_and_no_password() {
+    if !is_ours() {
+        return;
+    }
+    for format in ["text", "json"] {
+        let variables = [("RABBITMQ_DEFAULT_USER", "ann"), ("RABBITMQ_DEFAULT_PASS", "hush-hush")];
+        let broker = Broker::start_with(["--ephemeral", "--log", "trace", "--log-format", format], &variables);
+        let login = Login { response: b"\0ann\0hush-hush", ..Login::default() };
+        Connection::open(broker.address, &login).close();
+        drop(Connection::open(broker.address, &login));
+        let mut refused = crate::client::Socket::greet(broker.address).0;
+        refused.send_start_ok(&Login { response: b"\0ann\0wrong-one", ..Login::default() });
+        refused.method();
+        let exit = broker.stop("TERM");
+        for line in [
+            "accepting AMQP connection 127.0.0.1:",
+            ": user 'ann' authenticated and granted access to vhost '/'",
+            "closing AMQP connection (127.0.0.1:",
+            ", vhost: '/'): client unexpectedly closed TCP connection",
+            "Server startup complete; ",
+        ] {
+            assert!(exit.stderr.contains(line), "{format}: {line} is missing in {}", exit.stderr);
+        }
+        for secret in ["hush-hush", "wrong-one"] {
+            assert!(!exit.stderr.contains(secret), "{format}: {secret}");
+        }
+        let is_json = |line: &str| line.starts_with('{') && line.ends_with('}');
+        assert!(format == "text" || exit.stderr.lines().all(is_json), "{}", exit.stderr);
+    }
+}
