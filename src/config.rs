@@ -71,6 +71,8 @@ pub struct Config {
     pub consumer_timeout: Option<Duration>,
     /// The largest message body taken, in bytes.
     pub max_message_size: u64,
+    /// Bytes that messages in queues may take in memory; what is more goes to the disk.
+    pub queue_memory: u64,
     /// The user made on an empty data folder.
     pub default_user: String,
     pub default_pass: Secret,

@@ -955,3 +955,77 @@ fn stores_in_memory() {
     restarted.close().unwrap();
     assert!(recover(&mut restarted.restarted()).unwrap().0.clean);
 }
+
+/// What memory had no room for is read in parts, while commits go on.
+#[test]
+fn a_part_of_a_queue_is_read_as_it_is_now() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), eager());
+    for first in (0..1000).step_by(50) {
+        store.commit(&[messages(1, first..first + 50, 100), messages(2, first..first + 50, 50)]).unwrap();
+    }
+    store.commit(&[settled(1, 120, 129), settled(1, 140, 140)]).unwrap();
+    let mut found = Vec::new();
+    store.read_range(1, 110, 149, &mut |message| found.push(message)).unwrap();
+    let expected: Vec<u64> = (110..150).filter(|seq| !(120..130).contains(seq) && *seq != 140).collect();
+    assert_eq!(seqs(&found), expected);
+    for message in found {
+        let Recovered::Message { queue, seq, record: bytes, .. } = message else { panic!("{message:?}") };
+        assert_eq!((queue, &bytes[..]), (1, &record(1, seq, 100)[..]));
+    }
+}
+
+/// On start the blocks say where all messages are, and nothing of them is read.
+#[test]
+fn blocks_name_every_message() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), eager());
+    for first in (0..9000).step_by(300) {
+        store.commit(&[messages(1, first..first + 300, 100), messages(7, first..first + 10, 10_000)]).unwrap();
+    }
+    store.commit(&[settled(1, 0, 99), settled(1, 5000, 5000), settled(7, 300, 304)]).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let mut store = SledStore::open(dir.path(), eager()).unwrap();
+    let mut blocks = Vec::new();
+    let recovery = store.recover_blocks(&mut |_| {}, &mut |block| blocks.push(block)).unwrap();
+    assert_eq!(recovery.messages, 9000 - 101 + 300 - 5);
+    assert_eq!(recovery.messages, blocks.iter().map(|block| u64::from(block.live)).sum::<u64>());
+    let mut all = Vec::new();
+    for block in &blocks {
+        let mut found = Vec::new();
+        store.read_range(block.queue, block.first, block.last, &mut |message| found.push(message)).unwrap();
+        let named: Vec<u64> = (block.first..=block.last)
+            .filter(|seq| {
+                let at = (seq - block.first) as usize;
+                block.bits.as_ref().is_none_or(|bits| bits[at / 64] >> (at % 64) & 1 == 1)
+            })
+            .collect();
+        assert_eq!(seqs(&found), named, "{block:?}");
+        assert_eq!(named.len(), block.live as usize);
+        assert!((named.first(), named.last()) == (Some(&block.first), Some(&block.last)), "{block:?}");
+        all.extend(found);
+    }
+    assert!(blocks.len() < 100, "{} blocks", blocks.len());
+    assert_eq!(all.len() as u64, recovery.messages);
+}
+
+/// A flipped byte costs what is in its frame, and the error says where; a file that is gone says so.
+#[test]
+fn damage_that_is_met_later_costs_only_what_is_damaged() {
+    let dir = temp_dir();
+    let (mut store, ..) = start(dir.path(), eager());
+    for first in (0..1000).step_by(50) {
+        store.commit(&[messages(1, first..first + 50, 100)]).unwrap();
+    }
+    let path = &segments(dir.path())[0];
+    let mut bytes = fs::read(path).unwrap();
+    let needle = record(1, 512, 100);
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at + 30] ^= 0x10;
+    fs::write(path, &bytes).unwrap();
+    let mut found = Vec::new();
+    let error = store.read_range(1, 0, 999, &mut |message| found.push(message)).unwrap_err();
+    assert!(matches!(&error, StoreError::Damaged { path: named, .. } if named == path), "{error}");
+    assert_eq!(seqs(&found), (0..500).chain(550..1000).collect::<Vec<_>>());
+}

@@ -57,16 +57,20 @@ struct Cli {
     #[arg(long, global = true, value_name = "ADDR", help_heading = "Network", verbatim_doc_comment)]
     bind: Vec<OsString>,
 
-    /// Folder for what is durable [default: ./leveret-data]
+    /// Folder of what is durable [default: ./leveret-data]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Storage")]
     data_dir: Option<OsString>,
-    /// Nothing on disk: all in memory, and gone at the end
+    /// Nothing on disk: all in memory, gone at the end
     #[arg(long, global = true, help_heading = "Storage")]
     ephemeral: bool,
-    /// Flush to the disk always (before each confirm), never,
-    /// or interval:MS [default: always]
+    /// Flush to the disk always (before each confirm),
+    /// never, or interval:MS [default: always]
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Storage", verbatim_doc_comment)]
     fsync: Option<OsString>,
+    /// Waiting messages to keep in memory, in bytes;
+    /// the rest waits on disk [default: 64MiB]
+    #[arg(long, global = true, value_name = "SIZE", help_heading = "Storage", verbatim_doc_comment)]
+    queue_memory: Option<OsString>,
 
     /// Settings file, in the syntax of rabbitmq.conf
     #[arg(long, global = true, value_name = "FILE")]
@@ -149,6 +153,7 @@ impl Cli {
             ("definitions", self.definitions),
             ("pid_file", self.pid_file),
             ("fsync", self.fsync),
+            ("queue_memory", self.queue_memory),
             ("log", self.log),
             ("log_format", self.log_format),
         ];

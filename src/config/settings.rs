@@ -40,6 +40,7 @@ pub(super) enum Setting {
     InitialFrameMax,
     ConsumerTimeout,
     MaxMessageSize,
+    QueueMemory,
     DefaultUser,
     DefaultPass,
     DefaultVhost,
@@ -83,7 +84,7 @@ impl Setting {
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
-pub(super) const OPTIONS: [(&str, Setting); 12] = [
+pub(super) const OPTIONS: [(&str, Setting); 13] = [
     ("config", Setting::ConfigFile),
     ("data_dir", Setting::DataDir),
     ("ephemeral", Setting::Ephemeral),
@@ -94,6 +95,7 @@ pub(super) const OPTIONS: [(&str, Setting); 12] = [
     ("definitions", Setting::Definitions),
     ("pid_file", Setting::PidFile),
     ("fsync", Setting::Fsync),
+    ("queue_memory", Setting::QueueMemory),
     ("log", Setting::Log),
     ("log_format", Setting::LogFormat),
 ];
@@ -188,6 +190,7 @@ impl Draft {
             initial_frame_max: 8192,
             consumer_timeout: Some(Duration::from_secs(30 * 60)),
             max_message_size: 0, // by profile, in `finish`
+            queue_memory: 64 << 20,
             default_user: "guest".to_owned(),
             default_pass: Secret::new("guest"),
             default_vhost: "/".to_owned(),
@@ -249,6 +252,7 @@ impl Draft {
             }
             Setting::Compat => config.profile = values::profile(text)?,
             Setting::CompatLint => config.compat_lint = Some(values::profile(text)?),
+            Setting::QueueMemory => config.queue_memory = values::queue_memory(text)?,
             Setting::Fsync => config.fsync = values::fsync(text)?,
             Setting::Log => self.log = LogDraft::of(values::log_filter(text)?),
             Setting::LogFormat => config.log_format = values::log_format(text)?,

@@ -200,6 +200,14 @@ pub(super) fn message_size(text: &str) -> Result<u64, Expected> {
     found.ok_or_else(|| format!("bytes from 1 to {MESSAGE_SIZE_MAX}, or with a unit such as 64MiB"))
 }
 
+/// Two full segments of a vhost with one queue.
+const QUEUE_MEMORY_MIN: u64 = 256 << 10;
+
+pub(super) fn queue_memory(text: &str) -> Result<u64, Expected> {
+    let found = bytes(text).filter(|size| (QUEUE_MEMORY_MIN..=1 << 46).contains(size));
+    found.ok_or_else(|| format!("bytes from {QUEUE_MEMORY_MIN} on, or with a unit such as 64MiB"))
+}
+
 /// A size, with the units of RabbitMQ's `disk_free_limit`: `16MiB` and `16Mi` count by 1024, `16MB` and `16M` by 1000.
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

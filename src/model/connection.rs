@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use leveret_protocol::{FieldTable, Method, put_method_frame};
 
+use super::broker::Deferred;
 use super::ids::{ChannelKey, ConsumerKey, QueueKey};
 use super::quota::Quota;
 use super::record::Name;
@@ -140,6 +141,8 @@ pub struct Connection {
     pub heartbeat_due: bool,
     /// Given up: what still waits to be sent is of no use to anybody.
     pub abandoned: bool,
+    /// What it sent and that waits for a message to come from the disk.
+    pub deferred: VecDeque<Deferred>,
     /// Is in the list of connections to wake.
     pub woken: bool,
     /// Anything came in or went out since the last heartbeat check.
@@ -164,6 +167,7 @@ impl Connection {
             held_until: 0,
             heartbeat_due: false,
             abandoned: false,
+            deferred: VecDeque::new(),
             woken: false,
             received: true,
             sent: false,

@@ -105,6 +105,35 @@ impl Batch {
     }
 }
 
+/// Some messages of one queue that lie together in the store: what is known of them without reading them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredBlock {
+    pub queue: u64,
+    /// Its first and last message.
+    pub first: u64,
+    pub last: u64,
+    pub live: u32,
+    /// Bytes of records and bodies, about.
+    pub bytes: u64,
+    /// A bit for each sequence from `first` on, set if its message is there; `None`: all are.
+    pub bits: Option<Box<[u64]>>,
+}
+
+impl StoredBlock {
+    pub fn new(queue: u64, first: u64, last: u64, live: u32, bytes: u64, is_live: impl Fn(u64) -> bool) -> Self {
+        let span = (last - first + 1) as usize;
+        let bits = (span != live as usize).then(|| {
+            let mut bits = vec![0; span.div_ceil(64)].into_boxed_slice();
+            for seq in (first..=last).filter(|seq| is_live(*seq)) {
+                let at = (seq - first) as usize;
+                bits[at / 64] |= 1 << (at % 64);
+            }
+            bits
+        });
+        Self { queue, first, last, live, bytes, bits }
+    }
+}
+
 /// What the store found on start. Definitions come first, in key order; then the messages of each queue,
 /// queue by queue in the order of their ids, sequences increasing.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::admission::Admission;
 use super::clock::Clock;
 use super::notify::notify;
+use super::pager::Pager;
 use super::recovery::Boot;
 use super::store_thread::{self, StoreSignal};
 use super::{Directory, SHUTDOWN_REASON, Server, listener};
@@ -20,6 +21,7 @@ use crate::config::Config;
 use crate::definitions::DefinitionError;
 use crate::model::broker::RecoveryError;
 use crate::model::record::DefinitionKind;
+use crate::storage::paging::PageLog;
 use crate::storage::sled::SledStore;
 use crate::storage::{Store, StoreError, StoreOptions};
 
@@ -76,9 +78,11 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     let directory = Arc::new(Directory::default());
     let mut boot = Boot::new(&config, clock);
     let mut store: Option<Box<dyn Store>> = None;
+    let mut pages = None;
     if let Some(dir) = &config.data_dir {
         let options = StoreOptions { fsync: config.fsync, ..StoreOptions::default() };
         let mut opened = SledStore::open(dir, options)?;
+        pages = Some(PageLog::new(dir.join("paging"))?);
         boot.recover(&mut opened)?;
         store = Some(Box::new(opened));
     }
@@ -88,7 +92,10 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         .map_err(|(address, reason)| StartError::Listen { address, reason })?;
     let address = listeners.first().and_then(|listener| listener.local_addr().ok());
     let store_thread = match (store, &signal) {
-        (Some(store), Some(signal)) => Some(store_thread::spawn(store, signal.clone(), directory.clone())?),
+        (Some(store), Some(signal)) => {
+            let pager = Pager::new(pages.expect("a data folder has a place for pages"));
+            Some(store_thread::spawn(store, signal.clone(), directory.clone(), pager)?)
+        }
         _ => None,
     };
     let admission = Admission::new(config.limits.connections);

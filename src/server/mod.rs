@@ -7,6 +7,7 @@ mod connection;
 mod import;
 mod listener;
 mod notify;
+mod pager;
 mod recovery;
 mod shard;
 mod store_thread;

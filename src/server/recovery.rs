@@ -14,16 +14,21 @@ use super::store_thread::StoreSignal;
 use super::{ByUserAndVhost, Directory};
 use crate::auth::{PasswordHash, Pattern, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
 use crate::config::Config;
-use crate::model::broker::{Broker, Settings};
+use crate::model::broker::{Broker, PagingSettings, Settings};
 use crate::model::ids::Holder;
 use crate::model::quota::{NodeQuotas, Quota, effective};
-use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered};
+use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered, StoredBlock};
 use crate::model::timer::Millis;
 use crate::model::vhost::Vhost;
 use crate::storage::Store;
 
 /// A recovery that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
+
+/// A queue with less than this is in memory as a whole at the start, if there is room.
+const SMALL_QUEUE: u64 = 1 << 20;
+/// So much of a longer one.
+const HEAD_BYTES: u64 = 256 << 10;
 
 /// What is known so far of a broker that is starting.
 pub(super) struct Boot<'a> {
@@ -66,37 +71,25 @@ impl<'a> Boot<'a> {
 
     pub(super) fn recover(&mut self, store: &mut dyn Store) -> Result<(), StartError> {
         let started = Instant::now();
-        let mut progress = Progress { said: started, messages: 0 };
-        let mut holders: Option<BTreeMap<u64, (Name, Holder)>> = None;
-        let mut messages = Vec::new();
         let mut failure = None;
-        let recovery = store.recover(&mut |item| {
-            if failure.is_some() {
-                return;
+        let mut blocks = Vec::new();
+        let mut definition = |item| {
+            if let (Recovered::Definition { key, value }, None) = (item, &failure) {
+                failure = self.recover_definition(&key, &value).err();
             }
-            let result = match item {
-                Recovered::Definition { key, value } => self.recover_definition(&key, &value),
-                Recovered::Message { queue, seq, record, body, delivered } => {
-                    let holders = holders.get_or_insert_with(|| self.stored_holders());
-                    progress.count();
-                    self.recover_message(holders, queue, seq, &record, body, delivered, &mut messages)
-                }
-            };
-            failure = result.err();
-        })?;
+        };
+        let recovery = store.recover_blocks(&mut definition, &mut |block| blocks.push(block))?;
         if let Some(failure) = failure {
             return Err(failure);
         }
+        self.add_policies();
+        for broker in self.brokers.values_mut() {
+            broker.definitions_recovered(recovery.clean, recovery.next_sequence, self.now);
+        }
+        self.recover_messages(store, blocks, Progress { said: started, messages: 0 })?;
+        store.recovery_done();
         for broker in self.brokers.values_mut() {
             broker.skip_sequences(recovery.next_sequence);
-        }
-        if !recovery.clean {
-            // Nobody knows which of them were delivered: rather too many are marked than too few (§16).
-            for (vhost, queue, seq) in messages {
-                if let Some(broker) = self.brokers.get_mut(&vhost) {
-                    broker.mark_redelivered(queue, seq);
-                }
-            }
         }
         if recovery.definitions > 0 {
             tracing::info!(
@@ -107,6 +100,57 @@ impl<'a> Boot<'a> {
                 took_ms = started.elapsed().as_millis() as u64,
                 "data folder recovered"
             );
+        }
+        Ok(())
+    }
+
+    /// Gives every queue its messages: those that are needed first in memory, as far as the budget allows, of the
+    /// others only where they are.
+    fn recover_messages(
+        &mut self,
+        store: &mut dyn Store,
+        blocks: Vec<StoredBlock>,
+        mut progress: Progress,
+    ) -> Result<(), StartError> {
+        let holders = self.stored_holders();
+        let mut room = self.config.queue_memory / 2;
+        for blocks in blocks.chunk_by(|a, b| a.queue == b.queue) {
+            let queue = blocks[0].queue;
+            let bytes: u64 = blocks.iter().map(|block| block.bytes).sum();
+            let Some((vhost, holder)) = holders.get(&queue) else {
+                return Err(StartError::Message { queue, seq: blocks[0].first });
+            };
+            let broker = self.brokers.get_mut(vhost).expect("a holder's vhost is there");
+            let all = broker.needs_messages(*holder);
+            // A small queue is here as a whole, of a large one its beginning.
+            let mut here = if bytes <= SMALL_QUEUE { SMALL_QUEUE } else { HEAD_BYTES };
+            for block in blocks {
+                if !all && (here == 0 || room < block.bytes) {
+                    if !broker.recover_block(*holder, block.clone()) {
+                        return Err(StartError::Message { queue, seq: block.first });
+                    }
+                    progress.count(block.live.into());
+                    here = 0;
+                    continue;
+                }
+                let mut failed = None;
+                store.read_range(queue, block.first, block.last, &mut |item| {
+                    let Recovered::Message { seq, record, body, delivered, .. } = item else { return };
+                    if !broker.recover_message(*holder, seq, &record, body, delivered) {
+                        failed = failed.or(Some(seq));
+                    }
+                    progress.count(1);
+                })?;
+                if let Some(seq) = failed {
+                    return Err(StartError::Message { queue, seq });
+                }
+                here = here.saturating_sub(block.bytes);
+                if all {
+                    broker.keep_within_budget(self.now);
+                } else {
+                    room -= block.bytes;
+                }
+            }
         }
         Ok(())
     }
@@ -147,30 +191,6 @@ impl<'a> Boot<'a> {
         all.flat_map(|(vhost, broker)| broker.stored_holders().map(|(id, key)| (id, (vhost.clone(), key)))).collect()
     }
 
-    #[allow(clippy::too_many_arguments)] // the fields of a recovered message
-    fn recover_message(
-        &mut self,
-        holders: &BTreeMap<u64, (Name, Holder)>,
-        queue: u64,
-        seq: u64,
-        record: &[u8],
-        body: Option<Bytes>,
-        delivered: u32,
-        undelivered: &mut Vec<(Name, Holder, u64)>,
-    ) -> Result<(), StartError> {
-        let Some((vhost, key)) = holders.get(&queue) else {
-            return Err(StartError::Message { queue, seq });
-        };
-        let broker = self.brokers.get_mut(vhost);
-        if !broker.is_some_and(|broker| broker.recover_message(*key, seq, record, body, delivered)) {
-            return Err(StartError::Message { queue, seq });
-        }
-        if delivered == 0 {
-            undelivered.push((vhost.clone(), *key, seq));
-        }
-        Ok(())
-    }
-
     fn add_vhost(&mut self, vhost: Vhost) {
         self.vhost_number = self.vhost_number.max(vhost.number);
         let settings = settings(self.config, &vhost, &self.node);
@@ -197,12 +217,10 @@ impl<'a> Boot<'a> {
             None => {}
         }
         self.make_named_vhosts(&keep)?;
+        self.add_policies();
         for policy in &self.config.policies {
-            match self.brokers.get_mut(policy.vhost.as_str()) {
-                Some(broker) => broker.add_configured_policy(policy.policy.clone(), policy.operator),
-                None => {
-                    tracing::warn!(vhost = %policy.vhost, policy = %policy.policy.name, "policy ignored: no such vhost")
-                }
+            if !self.brokers.contains_key(policy.vhost.as_str()) {
+                tracing::warn!(vhost = %policy.vhost, policy = %policy.policy.name, "policy ignored: no such vhost");
             }
         }
         for (name, mut broker) in std::mem::take(&mut self.brokers) {
@@ -211,6 +229,15 @@ impl<'a> Boot<'a> {
             directory.add(Arc::new(Shard::new(&vhost, broker, self.clock, signal.cloned())));
         }
         Ok((self.users, self.permissions, self.topic_permissions))
+    }
+
+    /// Gives the vhosts that there are the policies of the settings file.
+    fn add_policies(&mut self) {
+        for policy in &self.config.policies {
+            if let Some(broker) = self.brokers.get_mut(policy.vhost.as_str()) {
+                broker.add_configured_policy(policy.policy.clone(), policy.operator);
+            }
+        }
     }
 
     fn make_defaults(&mut self, keep: &impl Fn(DefinitionKey, Bytes)) -> Result<(), StartError> {
@@ -295,6 +322,7 @@ fn settings(config: &Config, vhost: &Vhost, node: &NodeQuotas) -> Settings {
         default_queue_type: queue_type.unwrap_or(config.default_queue_type),
         queues_max: effective(vhost.limits.max_queues),
         relaxed_quorum_redeclare: config.relaxed_quorum_redeclare,
+        paging: config.data_dir.as_ref().map(|_| PagingSettings::with_budget(config.queue_memory as usize)),
         node: node.clone(),
     }
 }
@@ -306,10 +334,11 @@ struct Progress {
 }
 
 impl Progress {
-    fn count(&mut self) {
-        self.messages += 1;
+    fn count(&mut self, messages: u64) {
+        let before = self.messages;
+        self.messages += messages;
         // A look at the clock per message would cost more than the message.
-        if self.messages.is_multiple_of(4096) && self.said.elapsed() > PROGRESS_AFTER {
+        if before / 4096 != self.messages / 4096 && self.said.elapsed() > PROGRESS_AFTER {
             self.said = Instant::now();
             tracing::info!(messages = self.messages, "recovering");
         }

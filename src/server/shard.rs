@@ -17,6 +17,7 @@ use super::clock::Clock;
 use super::store_thread::StoreSignal;
 use crate::model::broker::{Broker, Effects};
 use crate::model::ids::ConnectionKey;
+use crate::model::queue::page::{PageAnswer, PageOp};
 use crate::model::quota::{Quota, effective};
 use crate::model::record::{Batch, Name};
 use crate::model::timer::Millis;
@@ -151,14 +152,30 @@ impl Shard {
         self.broker.lock().take_batch(batch)
     }
 
-    /// The commit is on disk.
-    pub fn stored(&self, commit: u64) {
-        self.turn(None, |broker, _| broker.stored(commit));
+    /// Takes what is to be done for messages that go away and come back.
+    pub fn take_page_ops(&self) -> Vec<PageOp> {
+        self.broker.lock().take_page_ops()
+    }
+
+    /// Some of it is done.
+    pub fn paged(&self, answers: Vec<PageAnswer>) {
+        self.turn(None, |broker, now| broker.paged(answers, now));
+        self.let_go();
+    }
+
+    /// Those who waited for the disk look whether they may read again.
+    fn let_go(&self) {
         if self.held_back.swap(false, Ordering::AcqRel) {
             for wakeup in &self.wakeups {
                 wakeup.wake();
             }
         }
+    }
+
+    /// The commit is on disk.
+    pub fn stored(&self, commit: u64) {
+        self.turn(None, |broker, _| broker.stored(commit));
+        self.let_go();
     }
 
     /// Calls the broker whenever something is due. Runs for ever.

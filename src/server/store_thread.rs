@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Directory;
+use super::pager::Pager;
 use crate::model::record::{Batch, Op};
 use crate::storage::{Store, StoreError};
 
@@ -63,10 +64,11 @@ pub fn spawn(
     store: Box<dyn Store>,
     signal: Arc<StoreSignal>,
     directory: Arc<Directory>,
+    pager: Pager,
 ) -> std::io::Result<JoinHandle<Result<(), StoreError>>> {
     std::thread::Builder::new().name("store".to_owned()).spawn(move || {
         *signal.thread.lock() = Some(std::thread::current());
-        let result = catch_unwind(AssertUnwindSafe(|| run(store, &signal, &directory)));
+        let result = catch_unwind(AssertUnwindSafe(|| run(store, &signal, &directory, pager)));
         result.unwrap_or_else(|_| {
             // Without it no confirm would ever come again, and nobody would know why.
             tracing::error!("the store's thread has failed, see above: the broker ends; nothing confirmed is lost");
@@ -79,12 +81,21 @@ pub fn spawn(
 ///
 /// # Errors
 /// The last commit, or the mark of a clean stop, could not be written.
-fn run(mut store: Box<dyn Store>, signal: &StoreSignal, directory: &Directory) -> Result<(), StoreError> {
+fn run(
+    mut store: Box<dyn Store>,
+    signal: &StoreSignal,
+    directory: &Directory,
+    mut pager: Pager,
+) -> Result<(), StoreError> {
     let mut batches: Vec<Batch> = Vec::new();
     loop {
         // The order matters: whoever raises after this is seen in the next round.
         let raised = signal.raised.swap(false, Ordering::AcqRel);
         let stopping = signal.stopping.load(Ordering::Acquire);
+        if raised || pager.is_waiting() {
+            // Before the commit: consumers wait for what is read, and nothing that is read is in it.
+            pager.serve(store.as_mut(), directory);
+        }
         if !raised && !stopping {
             idle(store.as_mut(), signal);
             continue;

@@ -149,6 +149,12 @@ impl Block {
         (self.first + u64::from(self.extents[number].first), self.first + u64::from(self.end_of(number)))
     }
 
+    /// The first and the last live sequence among `from..=to`.
+    pub fn live_ends(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let live = |seq: &u64| self.is_live(*seq);
+        Some(((from..=to).find(live)?, (from..=to).rev().find(live)?))
+    }
+
     pub fn is_live(&self, seq: u64) -> bool {
         self.position(seq).is_some_and(|at| self.live_at(at))
     }

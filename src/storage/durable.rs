@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::model::record::{Batch, DefinitionKey, Op, Recovered};
+use crate::model::record::{Batch, DefinitionKey, Op, Recovered, StoredBlock};
 
 use super::checkpoint::Checkpoint;
 use super::compact::{Compaction, Moved};
@@ -333,21 +333,22 @@ impl SledStore {
 }
 
 impl Store for SledStore {
-    fn recover(&mut self, sink: &mut dyn FnMut(Recovered)) -> Result<Recovery, StoreError> {
+    fn recover_blocks(
+        &mut self,
+        definitions: &mut dyn FnMut(Recovered),
+        blocks: &mut dyn FnMut(StoredBlock),
+    ) -> Result<Recovery, StoreError> {
         assert!(self.state == State::Opened, "a store is recovered once");
         let mut recovery = self.load()?;
-        recovery.definitions = self.recover_definitions(sink)?;
+        recovery.definitions = self.recover_definitions(definitions)?;
+        recovery.messages = self.give_blocks(blocks);
         self.reader.share_bodies();
-        for queue in self.index.queue_ids() {
-            let mut count = |message| {
-                recovery.messages += 1;
-                sink(message);
-            };
-            self.read(queue, 0, usize::MAX, &mut count)?;
-        }
-        self.reader.rest();
         self.state = State::Recovered;
         Ok(recovery)
+    }
+
+    fn recovery_done(&mut self) {
+        self.reader.rest();
     }
 
     fn commit(&mut self, batches: &[Batch]) -> Result<(), StoreError> {
@@ -415,6 +416,16 @@ impl Store for SledStore {
             }
         }
         Ok(None)
+    }
+
+    fn read_range(
+        &mut self,
+        queue: u64,
+        first: u64,
+        last: u64,
+        sink: &mut dyn FnMut(Recovered),
+    ) -> Result<(), StoreError> {
+        self.read_live(queue, first, last, sink)
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::model::record::{Batch, DefinitionKey, Op, Recovered};
+use crate::model::record::{Batch, DefinitionKey, Op, Recovered, StoredBlock};
 
 use super::{Recovery, Store, StoreError};
 
@@ -18,7 +18,11 @@ use super::{Recovery, Store, StoreError};
 pub struct MemoryStore;
 
 impl Store for MemoryStore {
-    fn recover(&mut self, _: &mut dyn FnMut(Recovered)) -> Result<Recovery, StoreError> {
+    fn recover_blocks(
+        &mut self,
+        _: &mut dyn FnMut(Recovered),
+        _: &mut dyn FnMut(StoredBlock),
+    ) -> Result<Recovery, StoreError> {
         Ok(Recovery { clean: true, ..Recovery::default() })
     }
 
@@ -30,6 +34,9 @@ impl Store for MemoryStore {
         Ok(())
     }
 }
+
+/// Messages of a block that a faulty store tells of on start: few, so that tests have many.
+const BLOCK_MESSAGES: usize = 5;
 
 /// Keeps everything in maps, in the most obvious way, and fails when it is told to.
 ///
@@ -99,7 +106,11 @@ impl FaultyMemoryStore {
 }
 
 impl Store for FaultyMemoryStore {
-    fn recover(&mut self, sink: &mut dyn FnMut(Recovered)) -> Result<Recovery, StoreError> {
+    fn recover_blocks(
+        &mut self,
+        definitions: &mut dyn FnMut(Recovered),
+        blocks: &mut dyn FnMut(StoredBlock),
+    ) -> Result<Recovery, StoreError> {
         let mut inner = self.inner.lock();
         let clean = inner.closed || !inner.opened;
         inner.closed = false;
@@ -108,12 +119,17 @@ impl Store for FaultyMemoryStore {
         let mut recovery = Recovery { clean, next_sequence: kept.next_sequence, ..Recovery::default() };
         for (key, value) in kept.definitions {
             recovery.definitions += 1;
-            sink(Recovered::Definition { key, value });
+            definitions(Recovered::Definition { key, value });
         }
         for (queue, messages) in kept.queues {
-            for (seq, Message { record, body, delivered }) in messages {
-                recovery.messages += 1;
-                sink(Recovered::Message { queue, seq, record, body, delivered });
+            recovery.messages += messages.len() as u64;
+            let all: Vec<(&u64, &Message)> = messages.iter().collect();
+            for some in all.chunks(BLOCK_MESSAGES) {
+                let bytes = |message: &Message| message.record.len() + message.body.as_ref().map_or(0, Bytes::len);
+                let bytes: usize = some.iter().map(|(_, message)| bytes(message)).sum();
+                let (first, last) = (*some[0].0, *some[some.len() - 1].0);
+                let is_live = |seq| messages.contains_key(&seq);
+                blocks(StoredBlock::new(queue, first, last, some.len() as u32, bytes as u64, is_live));
             }
         }
         Ok(recovery)

@@ -15,6 +15,8 @@ mod format;
 mod index;
 mod log;
 pub mod memory;
+pub mod paging;
+mod range;
 mod reader;
 mod replay;
 pub mod sled;
@@ -23,7 +25,7 @@ mod usage;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::record::{Batch, Recovered};
+use crate::model::record::{Batch, Recovered, StoredBlock};
 
 /// Why a store could not do what was asked. Says what, where and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -116,12 +118,37 @@ pub struct Recovery {
 
 /// Durable state of a broker.
 pub trait Store: Send {
-    /// Gives everything that is kept, in the order that [`Recovered`] says. Called once, before any commit.
-    /// The unclean mark is set on disk before this returns.
+    /// Gives every definition, then where messages are, queue by queue in the order of their ids, sequences
+    /// increasing; [`Self::read_range`] then gives the messages. Called once, before any commit. The unclean mark
+    /// is set on disk before this returns.
     ///
     /// # Errors
     /// Anything unreadable; the caller must not go on to serve.
-    fn recover(&mut self, sink: &mut dyn FnMut(Recovered)) -> Result<Recovery, StoreError>;
+    fn recover_blocks(
+        &mut self,
+        definitions: &mut dyn FnMut(Recovered),
+        blocks: &mut dyn FnMut(StoredBlock),
+    ) -> Result<Recovery, StoreError>;
+
+    /// All that the caller wants to have in memory is there.
+    fn recovery_done(&mut self) {}
+
+    /// Gives everything that is kept, messages included, in the order that [`Recovered`] says. In place of
+    /// [`Self::recover_blocks`].
+    ///
+    /// # Errors
+    /// As there.
+    fn recover(&mut self, sink: &mut dyn FnMut(Recovered)) -> Result<Recovery, StoreError> {
+        let mut queues = std::collections::BTreeSet::new();
+        let recovery = self.recover_blocks(sink, &mut |block| {
+            queues.insert(block.queue);
+        })?;
+        for queue in queues {
+            self.read(queue, 0, usize::MAX, sink)?;
+        }
+        self.recovery_done();
+        Ok(recovery)
+    }
 
     /// Makes the batches durable together, in order.
     ///
@@ -162,6 +189,27 @@ pub trait Store: Send {
     ) -> Result<Option<u64>, StoreError> {
         let _ = (queue, first, bytes_max, sink);
         Ok(None)
+    }
+
+    /// Reads the live messages `first..=last` of a queue back, in order, also while commits go on: the state is
+    /// that after the last commit.
+    ///
+    /// # Errors
+    /// Some of them cannot be read ([`StoreError::Damaged`]): all others were given. Or the operating system
+    /// refused: trying again may succeed.
+    fn read_range(
+        &mut self,
+        queue: u64,
+        first: u64,
+        last: u64,
+        sink: &mut dyn FnMut(Recovered),
+    ) -> Result<(), StoreError> {
+        let mut wanted = |message| {
+            if matches!(message, Recovered::Message { seq, .. } if seq <= last) {
+                sink(message);
+            }
+        };
+        self.read(queue, first, usize::MAX, &mut wanted).map(drop)
     }
 
     /// Writes the clean mark; the store takes no commits afterwards.

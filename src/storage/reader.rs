@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::StoreError;
 use super::files::{failed, read_at};
-use super::format::{BodyRef, Entries, Entry, FRAME_HEADER, FrameHeader, frame_crc};
+use super::format::{BodyRef, Entries, Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, frame_crc};
 use super::log::segment_path;
 use super::replay::{damaged, malformed, read_header};
 
@@ -93,6 +93,32 @@ impl Reader {
             }
             Err(error) => Err(failed("read", &segment_path(&self.dir, segment))(error)),
         }
+    }
+
+    /// Reads a run of frames some of which are damaged: gives those that are not.
+    pub fn salvage(&mut self, segment: u32, offset: u32, length: u32) -> Result<Vec<Chunk>, StoreError> {
+        let source = self.source(segment)?;
+        let (salt, mut bytes) = (source.salt, vec![0; length as usize]);
+        let read = read_at(&source.file, &mut bytes, offset.into());
+        let read = read.map_err(failed("read", &segment_path(&self.dir, segment)))?;
+        bytes.truncate(read);
+        let bytes = Bytes::from(bytes);
+        let (mut at, mut good) = (0, Vec::new());
+        while at < bytes.len() {
+            let end = frame_length(&bytes[at..]).map(|length| at + length).filter(|end| *end <= bytes.len());
+            match end.filter(|end| check(&bytes[at..*end], salt).is_ok()) {
+                Some(end) => {
+                    good.push(Chunk { segment, offset: offset + at as u32, bytes: bytes.slice(at..end) });
+                    at = end;
+                }
+                None => {
+                    let magic = FRAME_MAGIC.to_le_bytes();
+                    let next = bytes[at + 1..].windows(4).position(|four| four == magic);
+                    at = next.map_or(bytes.len(), |next| at + 1 + next);
+                }
+            }
+        }
+        Ok(good)
     }
 
     /// Gives the messages in the chunk, of one queue or of all, in order.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use leveret::auth::{Pattern, Permissions, User, UserLimits};
-use leveret::model::broker::{Broker, Effects, Settings};
+use leveret::model::broker::{Broker, Effects, PagingSettings, Settings};
 use leveret::model::connection::{Capabilities, ConnectionInfo, ConnectionState};
 use leveret::model::ids::QueueKey;
 use leveret::model::output::Output;
@@ -19,6 +19,7 @@ use leveret_protocol::{FieldTable, Method};
 
 use super::sim_books::{self, Books};
 use super::sim_client::{Client, ClientState};
+use super::sim_pager::SimPager;
 use super::sim_script::{Step, StoreStep, Wire, parse};
 use super::sim_store::{Durable, START, SimStore, first_broker};
 
@@ -26,6 +27,7 @@ pub struct Sim {
     pub broker: Broker,
     pub now: Millis,
     pub store: SimStore,
+    pub pager: SimPager,
     /// By the number that scripts use; `None`: not connected.
     clients: Vec<Option<Client>>,
     /// What clients received that have closed their connection.
@@ -59,6 +61,7 @@ impl Sim {
             broker,
             now: START,
             store,
+            pager: SimPager::default(),
             clients: Vec::new(),
             last_words: BTreeMap::new(),
             books: Books::default(),
@@ -106,7 +109,8 @@ impl Sim {
     /// Lets the store finish and everybody read.
     pub fn settle(&mut self) {
         // What is read without acknowledgement is settled, and gives the store work again.
-        while !self.store.is_idle() || self.clients.iter().flatten().any(|client| client.woken) {
+        while !self.store.is_idle() || !self.pager.is_idle() || self.clients.iter().flatten().any(|client| client.woken)
+        {
             self.step("store");
             self.step("poll");
         }
@@ -151,6 +155,13 @@ impl Sim {
         assert_eq!(unconfirmed, 0, "channels wait for confirms");
     }
 
+    /// Nothing is kept of pages that nobody needs.
+    pub fn check_pages(&self) {
+        let away: usize = self.broker.queues().map(|queue| queue.messages().away() as usize).sum();
+        let kept = self.pager.kept();
+        assert!(kept <= away, "{kept} pages are kept, of {away} that are away");
+    }
+
     // --- Steps ---
 
     pub fn client(&self, connection: usize) -> Option<&Client> {
@@ -177,6 +188,7 @@ impl Sim {
             Step::Time(ms) => self.pass(ms),
             Step::Clock(ms) => self.now += ms,
             Step::Store(step) => self.store_step(step),
+            Step::Page => self.page_step(),
             Step::Crash => self.start_again(),
             Step::Stop => self.stop(),
         }
@@ -188,7 +200,8 @@ impl Sim {
     fn check_if_quiet(&self) {
         let clients: Vec<&Client> = self.clients.iter().flatten().collect();
         if clients.iter().all(|client| !client.woken && !client.held) {
-            sim_books::check_quiet(&self.broker, &clients, self.store.is_idle(), self.now);
+            let is_idle = self.store.is_idle() && self.pager.is_idle();
+            sim_books::check_quiet(&self.broker, &clients, is_idle, self.now);
             self.books.check_quiet();
         }
     }
@@ -216,12 +229,23 @@ impl Sim {
         // What was sent before the end of a channel or a queue, and not read.
         self.books.deliveries_were_lost |= client.unread_end;
         let ended: Vec<_> = client.channels.values_mut().flat_map(|channel| channel.end(&mut self.books)).collect();
-        self.books.observe(&self.broker, &ended);
+        self.books.observe(&self.broker, &ended, &self.pager);
     }
 
     fn send(&mut self, connection: usize, commands: &[Wire]) {
         self.last_sent.clear();
         for command in commands {
+            // A client is not read from while it is held.
+            while self
+                .clients
+                .get(connection)
+                .and_then(Option::as_ref)
+                .is_some_and(|client| self.broker.is_deferred(client.key))
+            {
+                self.finish();
+                assert!(!self.pager.is_idle(), "c{connection} is held, and nothing comes from the disk");
+                self.page_step();
+            }
             let Some(client) = self.clients.get_mut(connection).and_then(Option::as_mut) else { return };
             if client.send(command, &mut self.broker, self.now, &mut self.books) {
                 self.last_sent.push(command.clone());
@@ -245,7 +269,7 @@ impl Sim {
                 }
             }
         }
-        self.books.observe(&self.broker, &ended);
+        self.books.observe(&self.broker, &ended, &self.pager);
     }
 
     /// Ends a turn.
@@ -258,7 +282,16 @@ impl Sim {
                 client.woken = true;
             }
         }
-        self.books.observe(&self.broker, &[]);
+        self.pager.take(&mut self.broker);
+        self.books.observe(&self.broker, &[], &self.pager);
+    }
+
+    /// The shell does one thing for a message that is away.
+    fn page_step(&mut self) {
+        if self.pager.step(&mut self.broker, self.store.inner(), self.now) {
+            self.after_input();
+            self.finish();
+        }
     }
 
     fn poll(&mut self, connection: usize, limit: usize) {
@@ -271,7 +304,7 @@ impl Sim {
         client.woken = poll.more;
         client.held = !poll.more && poll.pending_bytes > 0;
         client.unread_end &= client.woken || client.held;
-        self.books.observe(&self.broker, &[]);
+        self.books.observe(&self.broker, &[], &self.pager);
         let mut bytes: Vec<u8> = output.chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
         bytes.extend_from_slice(&output.tail);
         client.read(&bytes, &self.broker, &mut self.books);
@@ -295,7 +328,10 @@ impl Sim {
     fn check_confirmed(&self, body: &str) {
         for queue in self.broker.queues().filter(|queue| queue.store_id.is_some()) {
             for seq in sim_books::live(queue) {
-                let (record, shared) = queue.messages().get(seq).expect("it is live");
+                let Some((record, shared)) = queue.messages().get(seq) else {
+                    assert!(queue.messages().is_away(seq), "it is live");
+                    continue;
+                };
                 let dead = record.raw_properties().headers().is_some_and(|headers| headers.get("x-death").is_some());
                 let persistent = record.raw_properties().delivery_mode() == Some(2);
                 let name = super::sim_script::body_name(shared.map_or(record.inline_body, |body| body));
@@ -344,7 +380,10 @@ impl Sim {
         match step {
             StoreStep::Take => self.store.take(&mut self.broker),
             StoreStep::Write => self.store.write(),
-            StoreStep::Fail => self.store.fail_next(),
+            StoreStep::Fail => {
+                self.store.fail_next();
+                self.pager.fail_next();
+            }
             StoreStep::Done => {
                 self.store.done(&mut self.broker);
                 self.finish();
@@ -352,8 +391,11 @@ impl Sim {
             StoreStep::All => {
                 for round in 0.. {
                     assert!(round < 1000, "the store is never done");
-                    if self.store.is_idle() {
+                    if self.store.is_idle() && self.pager.is_idle() {
                         break;
+                    }
+                    while !self.pager.is_idle() {
+                        self.page_step();
                     }
                     for step in [StoreStep::Take, StoreStep::Write, StoreStep::Done] {
                         self.store_step(step);
@@ -368,21 +410,31 @@ impl Sim {
         self.starts += 1;
         self.seed[31] = self.starts;
         let (broker, clean) = self.store.start(self.settings.clone(), self.seed, self.now);
+        self.pager = SimPager::default();
         self.store.check_recovered(&broker);
-        self.books.recovered(&broker, |queue, seq| clean && !sim_books::is_redelivered(queue, seq));
+        let store = &self.store;
+        self.books.recovered(
+            &broker,
+            |queue, seq| clean && !sim_books::is_redelivered(queue, seq) && !store.was_redelivered(queue, seq),
+            |queue, seq| store.seen(queue, seq),
+        );
         self.broker = broker;
         self.broker.recovered(self.now);
-        self.books.observe(&self.broker, &[]);
+        self.books.observe(&self.broker, &[], &self.pager);
         self.finish();
     }
 
     /// As the server stops: clients are told, nothing is waited for, the store is closed cleanly.
     fn stop(&mut self) {
-        let before = Durable::of(&self.broker);
+        // What has expired on disk would go later, when it is here.
+        while !self.pager.is_idle() {
+            self.page_step();
+        }
+        let before = Durable::of(&self.broker, &self.store.durable);
         self.broker.begin_stop("shutdown", self.now);
         self.after_input();
         self.finish();
-        let told = Durable::of(&self.broker);
+        let told = Durable::of(&self.broker, &self.store.durable);
         self.broker.prepare_stop(self.now);
         self.clients.fill_with(|| None);
         self.finish();
@@ -392,6 +444,11 @@ impl Sim {
         self.store.close();
         self.start_again();
     }
+}
+
+/// So little that most messages are on disk.
+pub fn little_memory() -> Settings {
+    Settings { paging: Some(PagingSettings { budget: 1500, segment_bytes: 150 }), ..Settings::default() }
 }
 
 /// `guest`, who may do anything.

@@ -88,8 +88,7 @@ impl ClientChannel {
     pub fn is_quiet(&self, store_is_idle: bool) -> bool {
         match self.waiting_for.front() {
             None => true,
-            Some(Request::Plain("tx.commit-ok")) => !store_is_idle,
-            Some(_) => false,
+            Some(_) => !store_is_idle,
         }
     }
 

@@ -24,9 +24,7 @@ pub struct Lockstep {
 
 impl Player for Lockstep {
     fn new(seed: u64) -> Self {
-        let sim = Sim::new(seed);
-        let reference = Reference::new(sim.now);
-        Self { sim, reference, generator: Generator::new(seed, Kind::Lockstep) }
+        Self::with_sim(Sim::new(seed), Generator::new(seed, Kind::Lockstep))
     }
 
     fn next_line(&mut self) -> String {
@@ -57,6 +55,14 @@ impl Player for Lockstep {
 
     fn is_over(&self) -> bool {
         self.reference.unclear.is_some()
+    }
+}
+
+impl Lockstep {
+    /// `sim` has played nothing yet.
+    pub fn with_sim(sim: Sim, generator: Generator) -> Self {
+        let reference = Reference::new(sim.now);
+        Self { sim, reference, generator }
     }
 }
 
@@ -93,7 +99,7 @@ impl Lockstep {
             Step::Time(ms) => return reference.pass(reference.now + ms),
             Step::Crash => return reference.restart(false),
             Step::Stop => return reference.restart(true),
-            Step::Poll { .. } | Step::PollAll | Step::Store(_) => {}
+            Step::Poll { .. } | Step::PollAll | Step::Store(_) | Step::Page => {}
             Step::Clock(_) => panic!("timers are on time here"),
         }
         reference.end_turn();

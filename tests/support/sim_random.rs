@@ -42,6 +42,9 @@ pub enum Kind {
     Simulation,
     /// For comparison with the reference: everything is read and stored after each line.
     Lockstep,
+    /// The same where messages come from the disk: those that expire or are dropped go one page after the other, and
+    /// so their dead letters would arrive in turns that the reference does not know of.
+    PagedLockstep,
 }
 
 /// What this script uses.
@@ -98,10 +101,11 @@ impl Generator {
         let mut random = Random::new(seed);
         let mut feature = |percent| random.chance(percent);
         let simulation = kind == Kind::Simulation;
+        let all_at_once = kind != Kind::PagedLockstep;
         let uses = Features {
             ttl: feature(40),
             limits: feature(40),
-            dead_letters: feature(40),
+            dead_letters: feature(40) && all_at_once,
             priorities: feature(30),
             single_active: feature(20),
             exclusive: feature(30),
@@ -173,8 +177,18 @@ impl Generator {
     fn outside(&mut self) -> String {
         let slow_store = self.uses.slow_store && self.random.chance(90);
         if self.random.chance(40) {
-            let steps =
-                ["store.take", "store.write", "store.done", "store.take", "store.write", "store.done", "store.fail"];
+            let steps = [
+                "store.take",
+                "store.write",
+                "store.done",
+                "store.take",
+                "store.write",
+                "store.done",
+                "store.fail",
+                "page",
+                "page",
+                "page",
+            ];
             return if slow_store { self.random.pick(&steps) } else { "store" }.to_owned();
         }
         if self.uses.partial && self.random.chance(90) {

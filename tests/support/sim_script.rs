@@ -8,6 +8,7 @@
 //! c0 lost                                      the socket is gone
 //! poll c0 100                                  c0 reads up to 100 bytes or one frame more; `poll`: all read all
 //! time 50 | clock 50                           50 ms pass, timers on time; the clock jumps and timers come late
+//! page
 //! store | store.take | store.write | store.fail | store.done
 //! crash | stop                                 the broker starts again, after a crash or a clean stop
 //! ```
@@ -119,6 +120,8 @@ pub enum Step {
     PollAll,
     Time(u64),
     Clock(u64),
+    /// The shell does one thing for messages that are away.
+    Page,
     Store(StoreStep),
     Crash,
     Stop,
@@ -150,6 +153,7 @@ pub fn parse(line: &str) -> Step {
             let (connection, limit) = rest.split_once(' ').unwrap_or((rest, "1000000"));
             return Step::Poll { connection: number(&connection[1..]) as usize, limit: number(limit) as usize };
         }
+        "page" => return Step::Page,
         "store" => return Step::Store(StoreStep::All),
         "store.take" => return Step::Store(StoreStep::Take),
         "store.write" => return Step::Store(StoreStep::Write),

@@ -5,12 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use leveret::model::broker::{Broker, Settings};
 use leveret::model::exchange::Binding;
-use leveret::model::ids::{Destination, QueueKey};
-use leveret::model::queue::message::flag;
+use leveret::model::ids::{Destination, Holder};
+use leveret::model::queue::Queue;
+use leveret::model::queue::message::{Record, flag};
 use leveret::model::record::{Batch, Name, Op, Recovered};
 use leveret::model::timer::Millis;
 use leveret::storage::Store as _;
 use leveret::storage::memory::FaultyMemoryStore;
+
+use super::sim_pager::Seen;
+use super::sim_script::body_name;
 
 /// Queue ids of the simulated vhost start here.
 const STORE_RANGE: u64 = 1 << 40;
@@ -26,6 +30,8 @@ pub struct SimStore {
     /// What a crash would leave.
     pub durable: Durable,
     contract: Contract,
+    /// Messages that the last start found and that had been delivered.
+    delivered: BTreeSet<(u64, u64)>,
 }
 
 struct Taken {
@@ -51,7 +57,8 @@ struct DurableQueue {
 
 impl Durable {
     /// What the broker would have to find again if it was committed now.
-    pub fn of(broker: &Broker) -> Self {
+    /// Of a message that is away, `before` says what it is.
+    pub fn of(broker: &Broker, before: &Self) -> Self {
         let topology = broker.topology();
         let exchanges = topology.iter().filter(|(_, exchange)| exchange.durable);
         let exchanges = exchanges.map(|(_, exchange)| (exchange.name.to_string(), format!("{exchange:?}"))).collect();
@@ -61,7 +68,12 @@ impl Durable {
             let definition = format!("{:?} {} {:?}", queue.queue_type, queue.auto_delete, queue.arguments);
             let mut messages = BTreeMap::new();
             for seq in super::sim_books::live(queue) {
-                let (bytes, body) = queue.messages().raw(seq).expect("it is live");
+                let Some((bytes, body)) = queue.messages().raw(seq) else {
+                    let known = before.queues.get(&*queue.name).filter(|known| known.id == id);
+                    let known = known.and_then(|known| known.messages.get(&seq));
+                    messages.extend(known.map(|message| (seq, message.clone())));
+                    continue;
+                };
                 if bytes[0] & flag::PERSISTENT != 0 {
                     messages.insert(seq, (comparable(bytes), body.cloned()));
                 }
@@ -153,7 +165,7 @@ impl SimStore {
         }
         self.raised = false;
         let mut batch = Batch::default();
-        let after = Durable::of(broker);
+        let after = Durable::of(broker, &self.durable);
         if let Some(commit) = broker.take_batch(&mut batch) {
             self.taken = Some(Taken { commit, batch, after });
         }
@@ -213,34 +225,61 @@ impl SimStore {
         // An id may come again once nothing of its queue is left and the store has started anew.
         self.contract.dropped.clear();
         (self.raised, self.taken, self.written) = (false, None, None);
+        let paging = settings.paging.is_some();
         let mut broker = Broker::new(Name::from("/"), settings, STORE_RANGE, seed);
-        let mut queues: Option<BTreeMap<u64, QueueKey>> = None;
-        let mut undelivered = Vec::new();
-        let recovery = self.store.recover(&mut |item| match item {
-            Recovered::Definition { key, value } => {
-                broker.recover_definition(&key, &value, now).expect("definitions are sound")
+        let mut blocks = Vec::new();
+        let mut definition = |item| {
+            if let Recovered::Definition { key, value } = item {
+                broker.recover_definition(&key, &value, now).expect("definitions are sound");
             }
-            Recovered::Message { queue, seq, record, body, delivered } => {
-                let key = queues.get_or_insert_with(|| broker.stored_queues().collect())[&queue];
-                assert!(broker.recover_message(key, seq, &record, body, delivered), "message {seq} is sound");
-                if delivered == 0 {
-                    undelivered.push((key, seq));
-                }
-            }
-        });
+        };
+        let recovery = self.store.recover_blocks(&mut definition, &mut |block| blocks.push(block));
         let recovery = recovery.expect("the store in memory can be read");
-        broker.skip_sequences(recovery.next_sequence);
-        if !recovery.clean {
-            for (key, seq) in undelivered {
-                broker.mark_redelivered(key, seq);
+        broker.definitions_recovered(recovery.clean, recovery.next_sequence, now);
+        let holders: BTreeMap<u64, Holder> = broker.stored_holders().collect();
+        self.delivered.clear();
+        for (number, block) in blocks.iter().enumerate() {
+            let (queue, holder) = (block.queue, holders[&block.queue]);
+            // With little memory only some are read at the start.
+            let here = !paging || broker.needs_messages(holder) || number.is_multiple_of(3);
+            let read = self.store.read_range(queue, block.first, block.last, &mut |item| {
+                let Recovered::Message { seq, record, body, delivered, .. } = item else { return };
+                if delivered > 0 {
+                    self.delivered.insert((queue, seq));
+                }
+                if here {
+                    assert!(broker.recover_message(holder, seq, &record, body, delivered), "message {seq} is sound");
+                }
+            });
+            read.expect("the store in memory can be read");
+            if !here {
+                assert!(broker.recover_block(holder, block.clone()), "block {block:?} is sound");
             }
+            broker.keep_within_budget(now);
         }
+        broker.skip_sequences(recovery.next_sequence);
         (broker, recovery.clean)
+    }
+
+    /// Had this message been delivered when the process was started?
+    pub fn was_redelivered(&self, queue: &Queue, seq: u64) -> bool {
+        seq < queue.redelivered_below || queue.store_id.is_some_and(|id| self.delivered.contains(&(id, seq)))
+    }
+
+    /// What a stored message is, by the name in its body and its level.
+    pub fn seen(&self, queue: &Queue, seq: u64) -> Option<Seen> {
+        let (bytes, body) = self.durable.queues.get(&*queue.name)?.messages.get(&seq)?;
+        let record = Record::parse(bytes)?;
+        Some((body_name(body.as_deref().unwrap_or(record.inline_body)), record.priority))
+    }
+
+    pub fn inner(&mut self) -> &mut FaultyMemoryStore {
+        &mut self.store
     }
 
     /// The new process has what the store was promised to keep.
     pub fn check_recovered(&self, broker: &Broker) {
-        let found = Durable::of(broker);
+        let found = Durable::of(broker, &self.durable);
         assert_eq!(found.exchanges, self.durable.exchanges, "durable exchanges");
         assert_eq!(found.bindings, self.durable.bindings, "durable bindings");
         assert!(found.queues.keys().eq(self.durable.queues.keys()), "durable queues: {:?}", found.queues.keys());
@@ -257,7 +296,7 @@ pub fn first_broker(settings: Settings, seed: [u8; 32]) -> (SimStore, Broker) {
     let mut store = SimStore::default();
     let (broker, clean) = store.start(settings, seed, START);
     assert!(clean, "an empty store counts as closed");
-    store.durable = Durable::of(&broker);
+    store.durable = Durable::of(&broker, &Durable::default());
     (store, broker)
 }
 

@@ -14,7 +14,7 @@ use crate::model::ids::{Destination, ExchangeKey, Holder, QueueKey};
 use crate::model::policy::{ApplyTo, Policy};
 use crate::model::profile::Profile;
 use crate::model::queue::{Declared, Queue, Returns};
-use crate::model::record::{DefinitionKey, DefinitionKind, Name};
+use crate::model::record::{DefinitionKey, DefinitionKind, Name, StoredBlock};
 use crate::model::timer::Millis;
 
 /// First byte of every record.
@@ -53,6 +53,9 @@ impl Broker {
         table.insert("id", FieldValue::I64(queue.store_id.unwrap_or_default() as i64));
         table.insert("auto_delete", FieldValue::Bool(queue.auto_delete));
         table.insert("arguments", FieldValue::Table(queue.arguments.clone()));
+        if queue.redelivered_below > 0 {
+            table.insert("redelivered_below", FieldValue::I64(queue.redelivered_below.cast_signed()));
+        }
         (self.queue_definition_key(&queue.name), encode(&table))
     }
 
@@ -153,6 +156,9 @@ impl Broker {
         let mut queue = self.new_queue(declared, now);
         let id = store_id(&table)?;
         queue.store_id = Some(id);
+        if let Some(FieldValue::I64(below)) = table.get("redelivered_below") {
+            queue.redelivered_below = below.cast_unsigned();
+        }
         self.queue_ids = self.queue_ids.max(id);
         self.insert_queue(queue);
         Ok(())
@@ -237,6 +243,32 @@ impl Broker {
         }
     }
 
+    /// All definitions are back, messages come next. After a crash (`clean` is false) nobody knows which of them,
+    /// all below `next`, were delivered: rather too many are marked than too few (§16).
+    pub fn definitions_recovered(&mut self, clean: bool, next: u64, now: Millis) {
+        self.apply_policies(now);
+        if !clean {
+            for queue in self.queues.values_mut() {
+                queue.redelivered_below = next;
+            }
+        }
+    }
+
+    /// Must the messages of this holder be seen one by one on start? Otherwise [`Self::recover_block`] will do.
+    pub fn needs_messages(&self, holder: Holder) -> bool {
+        match holder {
+            Holder::Queue(key) => self.queues.get(key).is_none_or(Queue::needs_messages),
+            Holder::Exchange(_) => true,
+        }
+    }
+
+    /// Some messages of a queue are in the store, and stay there until somebody needs them. False if they do
+    /// not follow those before.
+    pub fn recover_block(&mut self, holder: Holder, block: StoredBlock) -> bool {
+        let Holder::Queue(key) = holder else { return false };
+        self.queues.get_mut(key).is_some_and(|queue| queue.restore_block(block))
+    }
+
     /// Sequences below this one may have been given out before the restart: they are not given out again.
     pub fn skip_sequences(&mut self, next: u64) {
         for queue in self.queues.values_mut() {
@@ -244,15 +276,6 @@ impl Broker {
         }
         for delayed in self.delayed.values_mut() {
             delayed.messages.skip_to(next);
-        }
-    }
-
-    /// The message may have been delivered before a crash (§16).
-    pub fn mark_redelivered(&mut self, holder: impl Into<Holder>, seq: u64) {
-        if let Holder::Queue(key) = holder.into()
-            && let Some(queue) = self.queues.get_mut(key)
-        {
-            queue.mark_redelivered(seq);
         }
     }
 
@@ -266,6 +289,10 @@ impl Broker {
             let Some(store_id) = queue.store_id else { continue };
             for (seq, returns) in queue.redelivered_on_disk() {
                 self.pending.delivered(store_id, seq, returns);
+            }
+            if queue.has_unseen_redelivered() {
+                let (key, value) = self.queue_record(queue);
+                self.pending.put(key, value);
             }
         }
     }

@@ -14,14 +14,19 @@ use leveret_protocol::RawProperties;
 use super::Broker;
 use super::publish::{Outcome, cc_keys};
 use crate::model::exchange::{Keep, Keepers, with_negated_delay};
-use crate::model::ids::ExchangeKey;
+use crate::model::ids::{ExchangeKey, Holder};
 use crate::model::queue::message::{BodyRef, NewMessage, Record, flag};
+use crate::model::queue::page::PageOp;
+use crate::model::queue::paging::{Durable, Eviction};
 use crate::model::queue::segment::{SegmentPool, Segments};
 use crate::model::timer::{Millis, Timer};
 
 /// Due messages let through in one call of `advance`; more wait for the next, so that nobody is kept from the
 /// vhost for long.
 pub(super) const RELEASE_AT_ONCE_MAX: usize = 1000;
+
+/// Bytes read ahead of what is due.
+const READ_AHEAD: usize = 1 << 20;
 
 /// What one exchange holds back.
 #[derive(Debug, Default)]
@@ -31,6 +36,8 @@ pub(super) struct Delayed {
     pub messages: Segments,
     /// Sequences below this one were handed to the store (those that are persistent).
     pub stored_below: u64,
+    /// What of that is on disk.
+    pub on_disk: Durable,
     order: BinaryHeap<Reverse<(Millis, u64)>>,
     /// When timers are armed, the next one last. Only an earlier due time arms a further one.
     armed: Vec<Millis>,
@@ -51,6 +58,13 @@ impl Delayed {
             self.order.shrink_to(self.order.capacity() / 2);
         }
         Some(seq)
+    }
+
+    /// Sends away what is not due first. Returns the bytes that are free now.
+    pub fn evict(&mut self, need: usize, eviction: &Eviction, pool: &mut SegmentPool, ops: &mut Vec<PageOp>) -> usize {
+        let next = self.order.peek().map(|Reverse((_, seq))| *seq);
+        let keeps = |base: u64, end: u64, _| next.is_some_and(|next| next >= base && next < end);
+        self.messages.evict(need, eviction, keeps, pool, ops)
     }
 
     /// Puts a recovered message back. Returns false if its record is unreadable.
@@ -143,6 +157,14 @@ impl Broker {
             if *budget == 0 {
                 return false;
             }
+            if let Some(Reverse((_, seq))) = delayed.order.peek().copied()
+                && delayed.messages.is_away(seq)
+            {
+                // Goes on when it is here. What came after it is mostly due after it.
+                let (store_id, ops) = (delayed.store_id, &mut self.paging.ops);
+                delayed.messages.want_ahead(seq, READ_AHEAD, Holder::Exchange(exchange), store_id, ops);
+                return true;
+            }
             *budget -= 1;
             let Some(seq) = delayed.pop() else { return true };
             let Some((bytes, body)) = delayed.messages.raw(seq) else { continue };
@@ -154,6 +176,15 @@ impl Broker {
         }
     }
 
+    /// Messages of the exchange are back from the disk.
+    pub(super) fn delayed_page_is_back(&mut self, exchange: ExchangeKey, now: Millis) {
+        let Some(delayed) = self.delayed.get_mut(exchange) else { return };
+        if delayed.next_due().is_some_and(|due| due <= now) {
+            delayed.armed.push(now);
+            self.timers.arm(now, Timer::DelayedExchange(exchange));
+        }
+    }
+
     fn settle_delayed(&mut self, exchange: ExchangeKey, seq: u64) {
         let Some(delayed) = self.delayed.get_mut(exchange) else { return };
         let on_disk = seq < delayed.stored_below
@@ -161,7 +192,7 @@ impl Broker {
         if !delayed.messages.settle(seq, &mut self.pool) {
             return;
         }
-        delayed.messages.squeeze(seq);
+        delayed.messages.squeeze(seq, &mut self.pool);
         if on_disk && let Some(store_id) = delayed.store_id {
             self.pending.settle(store_id, seq);
         }

@@ -94,6 +94,7 @@ impl Broker {
         if queue.is_stream() {
             return self.dispatch_stream(key, now);
         }
+        let has_pages = queue.has_pages();
         while let Some(queue) = self.queues.get_mut(key)
             && queue.ready_count() > 0
         {
@@ -102,10 +103,16 @@ impl Broker {
                 self.expire_heads(key, now);
                 continue;
             }
+            if has_pages && queue.head_away().is_some() {
+                break;
+            }
             let Some(consumer) = queue.next_waiting() else { break };
             self.serve(key, consumer, now);
         }
         self.care_for_head(key, now);
+        if has_pages && self.queues.contains_key(key) {
+            self.read_ahead(key);
+        }
     }
 
     /// Gives one consumer its turn: one message, or all it can take if nobody else waits.
@@ -244,12 +251,14 @@ impl Broker {
             ConnectionState::Closed if held && !connection.abandoned => ConnectionState::Closing,
             state => state,
         };
+        let deferred = !connection.deferred.is_empty();
         if connection.woken {
             // By the dispatch above; the poller goes on by `more`.
             connection.woken = false;
             self.wake.retain(|other| *other != key);
         }
-        Poll { more, state, pending_bytes, hold_back: self.pending.is_far_behind() }
+        let hold_back = self.pending.is_far_behind() || self.paging.is_far_behind() || deferred;
+        Poll { more, state, pending_bytes, hold_back }
     }
 
     fn drain_outbox(&mut self, key: ConnectionKey, out: &mut Output, limit: usize) {
@@ -484,6 +493,7 @@ impl Broker {
     /// The commit is on disk, and all before it: confirms and commit-oks that waited for it may go.
     pub fn stored(&mut self, commit: u64) {
         self.stored = self.stored.max(commit);
+        self.look_for_room();
         self.streams_stored();
         self.release_held();
         while let Some(&(awaited, channel)) = self.awaiting.front() {

@@ -10,6 +10,7 @@ use crate::model::arguments::check_argument_equivalent;
 use crate::model::error::{AmqpError, Resource};
 use crate::model::exchange::{Binding, Exchange, ExchangeKind, Removed, Topology};
 use crate::model::ids::{ChannelKey, Destination, ExchangeKey};
+use crate::model::queue::page::PageOp;
 use crate::model::record::Name;
 use crate::model::timer::Millis;
 
@@ -252,7 +253,10 @@ impl Broker {
     pub(super) fn forget(&mut self, removed: Removed, queue_durable: Option<bool>) {
         for (key, _) in &removed.exchanges {
             self.histories.remove(*key);
-            if let Some(store_id) = self.delayed.remove(*key).and_then(|delayed| delayed.store_id) {
+            let Some(mut delayed) = self.delayed.remove(*key) else { continue };
+            let places = delayed.messages.drop_all(&mut self.pool);
+            self.paging.ops.extend(places.into_iter().map(PageOp::Free));
+            if let Some(store_id) = delayed.store_id {
                 self.pending.drop_queue(store_id);
             }
         }

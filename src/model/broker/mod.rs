@@ -22,6 +22,7 @@ mod import;
 mod lifecycle;
 mod limits;
 mod lint;
+mod paging;
 mod pending;
 mod policies;
 mod publish;
@@ -42,6 +43,7 @@ use slotmap::{SecondaryMap, SlotMap};
 use self::dead_letter::Death;
 use self::delayed::Delayed;
 use self::history::History;
+use self::paging::Paging;
 use self::pending::Pending;
 use super::arguments::QueueType;
 use super::channel::{Channel, Consumer, Delivery};
@@ -61,6 +63,7 @@ pub use self::definitions::RecoveryError;
 pub use self::dispatch::Poll;
 pub use self::import::{Contents, ImportError, NewBinding, NewExchange, NewQueue};
 pub use self::lint::Finding;
+pub use self::paging::{Deferred, PagingSettings};
 
 /// What is set from outside, for a whole broker.
 #[derive(Clone, Debug)]
@@ -82,6 +85,8 @@ pub struct Settings {
     pub queues_max: Option<u64>,
     /// A quorum queue may be redeclared as a classic one (§5.3).
     pub relaxed_quorum_redeclare: bool,
+    /// When messages go to the disk because of the memory that they take; `None`: never.
+    pub paging: Option<PagingSettings>,
     /// What is counted, and limited, together with the other vhosts.
     pub node: NodeQuotas,
 }
@@ -109,6 +114,7 @@ impl Default for Settings {
             default_queue_type: QueueType::Classic,
             queues_max: None,
             relaxed_quorum_redeclare: false,
+            paging: None,
             node: NodeQuotas::default(),
         }
     }
@@ -151,6 +157,7 @@ pub struct Broker {
     delayed: SecondaryMap<ExchangeKey, Delayed>,
     histories: SecondaryMap<ExchangeKey, History>,
     pool: SegmentPool,
+    paging: Paging,
     pending: Pending,
     /// The last commit that is on disk.
     stored: u64,
@@ -186,6 +193,8 @@ impl Broker {
     /// queue ids that belong to this vhost alone. `seed` feeds generated names and random exchanges.
     pub fn new(vhost: Name, settings: Settings, store_range: u64, seed: [u8; 32]) -> Self {
         let shares = limits::Shares::new(&settings.node);
+        let pool = settings.paging.map_or_else(SegmentPool::default, |paging| SegmentPool::new(paging.segment_bytes));
+        let paging = Paging::new(settings.paging);
         let mut broker = Self {
             vhost,
             settings,
@@ -200,7 +209,8 @@ impl Broker {
             reply_consumers: HashMap::new(),
             delayed: SecondaryMap::new(),
             histories: SecondaryMap::new(),
-            pool: SegmentPool::default(),
+            pool,
+            paging,
             pending: Pending::default(),
             stored: 0,
             awaiting: VecDeque::new(),
@@ -284,6 +294,9 @@ impl Broker {
         if state.state != ConnectionState::Running {
             return self.closing_client(connection, &event);
         }
+        if !state.deferred.is_empty() {
+            return self.defer(connection, Deferred::of(event));
+        }
         let (number, id, result) = match event {
             Event::Publish { channel, publish } => {
                 let result = match self.open_channel(connection, channel) {
@@ -323,6 +336,9 @@ impl Broker {
             }
             return;
         }
+        if !state.deferred.is_empty() {
+            return self.defer(connection, Some(Deferred::Fault(fault.clone())));
+        }
         let closing = matches!(state.channels.get(&fault.channel), Some(ChannelSlot::Closing));
         if closing && !fault.fatal_framing {
             return;
@@ -348,9 +364,16 @@ impl Broker {
             self.publish_traced(now);
         }
         self.dispatch_dirty(now);
+        if !self.paging.deferred.is_empty() {
+            self.resume_deferred(now);
+            self.dispatch_dirty(now);
+        }
+        if self.pool.resident() > self.paging.limit {
+            self.make_room(now);
+        }
         self.update_shares();
         effects.wake.append(&mut self.wake);
-        effects.store = !self.pending.is_empty();
+        effects.store = !self.pending.is_empty() || !self.paging.ops.is_empty();
         effects.deadline = self.timers.next_deadline();
     }
 
@@ -433,6 +456,7 @@ impl Broker {
             Method::BasicCancel(cancel) => self.basic_cancel(channel, &cancel, now),
             // The answer to our own basic.cancel.
             Method::BasicCancelOk(_) => Ok(()),
+            Method::BasicGet(get) if self.defer_get(connection, number, channel, &get, now) => Ok(()),
             Method::BasicGet(get) => self.basic_get(channel, &get, now),
             Method::BasicRecover(recover) => self.basic_recover(channel, recover.requeue, true, now),
             Method::BasicRecoverAsync(recover) => self.basic_recover(channel, recover.requeue, false, now),

@@ -149,6 +149,7 @@ impl Pending {
                     {
                         let first = first.max(queue.stored_below);
                         copy_records(store_id, queue.messages(), first, last, batch);
+                        queue.on_disk.taken(self.commit, queue.stored_below);
                         queue.stored_below = queue.stored_below.max(last + 1);
                     }
                 }
@@ -158,6 +159,7 @@ impl Pending {
                     {
                         let first = first.max(delayed.stored_below);
                         copy_records(store_id, &delayed.messages, first, last, batch);
+                        delayed.on_disk.taken(self.commit, delayed.stored_below);
                         delayed.stored_below = delayed.stored_below.max(last + 1);
                     }
                 }

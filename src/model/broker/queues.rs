@@ -307,10 +307,10 @@ impl Broker {
 
     /// Drops every ready message; returns how many (§5.7). A stream keeps what it has.
     pub fn purge(&mut self, key: QueueKey) -> u64 {
-        let mut count = 0;
         if self.queues[key].is_stream() {
             return 0;
         }
+        let mut count = self.drop_pages(key, |_| true);
         while let Some((seq, _)) = self.queues[key].peek() {
             self.queues[key].take_head(seq);
             self.settle(key, seq);
@@ -376,6 +376,7 @@ impl Broker {
             self.pending.remove(self.queue_definition_key(&queue.name));
             self.pending.drop_queue(store_id);
         }
+        self.drop_messages(queue);
     }
 
     /// The consumer ends without its client's wish (§13.2).

@@ -15,6 +15,7 @@ use crate::model::error::AmqpError;
 use crate::model::ids::{ChannelKey, ConsumerKey, QueueKey};
 use crate::model::profile::Profile;
 use crate::model::queue::message::NewMessage;
+use crate::model::queue::page::PageOp;
 use crate::model::queue::stream::{Filter, Offset, Read};
 use crate::model::timer::{Millis, Timer};
 
@@ -47,6 +48,8 @@ pub(super) fn check_ranges(arguments: &FieldTable, profile: Profile) -> Result<(
 enum Turn {
     Over,
     AtEnd,
+    /// Its next message is on disk.
+    Away(u64),
     NoCredit,
     Backlog,
     /// Nobody goes on for now.
@@ -166,6 +169,7 @@ impl Broker {
             let (seq, body_len) = match queue.read(consumer_key, looks) {
                 Read::Message { seq, body_len } => (seq, body_len),
                 Read::End => break Turn::AtEnd,
+                Read::Away(seq) => break Turn::Away(seq),
                 Read::Pause => break Turn::Pause,
             };
             let tag = channel.next_tag();
@@ -195,6 +199,10 @@ impl Broker {
         match turn {
             Turn::Over | Turn::Pause => queue.add_waiting(consumer_key, consumer.priority),
             Turn::AtEnd => queue.wait_at_end(consumer_key),
+            Turn::Away(seq) => {
+                queue.wait_for_page(consumer_key);
+                self.paging.read_stream_ahead(key, queue, seq);
+            }
             Turn::NoCredit => consumer.waiting = false,
             Turn::Backlog => {
                 consumer.waiting = false;
@@ -216,7 +224,8 @@ impl Broker {
             self.encode_all_of_queue(key);
         }
         let queue = &mut self.queues[key];
-        while let Some((first, last)) = queue.retain(now, &mut self.pool) {
+        while let Some((first, last, places)) = queue.retain(now, &mut self.pool) {
+            self.paging.ops.extend(places.into_iter().map(PageOp::Free));
             if let Some(store_id) = queue.store_id {
                 self.pending.settle_range(store_id, first, last);
             }
@@ -224,6 +233,19 @@ impl Broker {
         if let Some(due) = queue.retention_due() {
             self.arm_stream(key, due);
         }
+    }
+
+    /// The messages of a stream that are on their way to clients, in order: they must stay in memory.
+    pub(super) fn pinned(&self, key: QueueKey) -> Vec<u64> {
+        let outs = self.connections.values().flat_map(|connection| &connection.outbox);
+        let mut pinned: Vec<u64> = outs
+            .filter_map(|out| match out {
+                Out::Delivery(delivery) if delivery.queue == key => Some(delivery.seq),
+                _ => None,
+            })
+            .collect();
+        pinned.sort_unstable();
+        pinned
     }
 
     fn arm_stream(&mut self, key: QueueKey, at: Millis) {
@@ -247,7 +269,6 @@ impl Broker {
         let streams = self.queues.iter().filter(|(_, queue)| queue.queue_type == QueueType::Stream);
         let keys: Vec<QueueKey> = streams.map(|(key, _)| key).collect();
         for key in keys {
-            self.queues[key].stream_recovered();
             self.retain_stream(key, now);
         }
     }

@@ -66,16 +66,33 @@ impl Broker {
     #[inline]
     pub(super) fn care_for_head(&mut self, key: QueueKey, now: Millis) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        let Some(next) = queue.next_head_expiry() else { return };
-        if next <= now {
+        let mut next = queue.next_head_expiry();
+        if next.is_some_and(|next| next <= now) {
             self.expire_heads(key, now);
+            let Some(queue) = self.queues.get_mut(key) else { return };
+            next = queue.next_head_expiry();
         }
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        if let Some(next) = queue.next_head_expiry()
-            && queue.head_timer.is_none_or(|armed| next < armed)
-        {
-            queue.head_timer = Some(next);
-            self.timers.arm(next, Timer::QueueHead(key));
+        let queue = &mut self.queues[key];
+        if let Some(next) = next {
+            if queue.head_timer.is_none_or(|armed| next < armed) {
+                queue.head_timer = Some(next);
+                self.timers.arm(next, Timer::QueueHead(key));
+            }
+        } else if queue.has_pages() {
+            self.care_for_head_away(key, now);
+        }
+    }
+
+    /// The head may have expired, and is away.
+    #[cold]
+    fn care_for_head_away(&mut self, key: QueueKey, now: Millis) {
+        if self.queues[key].may_expire() {
+            let before = self.queues[key].ready_count();
+            self.expire_heads(key, now);
+            if self.queues[key].ready_count() < before {
+                self.mark_dirty(key);
+            }
+            self.want_head(key);
         }
     }
 
@@ -83,7 +100,12 @@ impl Broker {
     pub(super) fn expire_heads(&mut self, key: QueueKey, now: Millis) {
         for _ in 0..EXPIRE_AT_ONCE_MAX {
             let Some(queue) = self.queues.get_mut(key) else { return };
-            let Some(seq) = queue.expired_head(now) else { return };
+            let Some(seq) = queue.expired_head(now) else {
+                let Some(base) = queue.expired_page(now) else { return };
+                let expired = self.drop_pages(key, |first| first == base);
+                self.queues[key].stats.expired += expired;
+                continue;
+            };
             queue.take_head(seq);
             queue.stats.expired += 1;
             self.die(key, seq, Reason::Expired);
@@ -112,6 +134,15 @@ impl Broker {
             queue.take_head(seq);
             queue.stats.overflowed += 1;
             self.die(key, seq, Reason::Maxlen);
+        }
+        if let Some(queue) = self.queues.get_mut(key)
+            && queue.has_pages()
+        {
+            // Goes on when it is here.
+            queue.trim_waits = queue.is_over_limit();
+            if queue.trim_waits {
+                self.want_head(key);
+            }
         }
     }
 

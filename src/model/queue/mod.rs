@@ -3,9 +3,12 @@
 //! Positions only: who holds an unacked message is the channel's business, what happens to a dead one is
 //! the broker's. Invariants: every unsettled message is either ready or handed out; `ready_count` and
 //! `ready_bytes` count exactly the ready ones; a requeued message keeps its sequence, hence its place.
+//! Segments may be on disk (`paging.rs`): their messages count like others, and cannot be looked at.
 //! Streams (`stream.rs`) use the same segments and have rules of their own.
 
 pub mod message;
+pub mod page;
+pub mod paging;
 mod ready;
 pub mod segment;
 pub mod stream;
@@ -17,6 +20,7 @@ use leveret_protocol::{FieldTable, RawProperties};
 use smallvec::SmallVec;
 
 use self::message::{NewMessage, Record, flag};
+use self::paging::Durable;
 pub use self::ready::Order;
 use self::ready::Ready;
 use self::segment::{SegmentPool, Segments};
@@ -48,6 +52,8 @@ pub struct QueueStats {
     pub refused: u64,
     /// Gone with a delivery limit.
     pub over_delivery_limit: u64,
+    /// Could not be read back from the disk, where they stay.
+    pub unreadable: u64,
 }
 
 /// A queue of one vhost.
@@ -82,6 +88,12 @@ pub struct Queue {
     pub head_timer: Option<Millis>,
     /// Sequences below this one were handed to the store (those that are persistent).
     pub stored_below: u64,
+    /// What of that is on disk.
+    pub on_disk: Durable,
+    /// Messages below this sequence were here when the broker was started after a crash: they may have been delivered.
+    pub redelivered_below: u64,
+    /// It is over a limit, and what is to go for that is away.
+    pub trim_waits: bool,
     messages: Segments,
     ready: Ready,
     ready_count: u64,
@@ -133,6 +145,18 @@ enum Levels {
     HighAndNormal,
 }
 
+impl Levels {
+    /// A stored message may come from a queue that had more levels, under another version profile.
+    fn of_stored(self, level: u8) -> u8 {
+        match self {
+            Self::One => 0,
+            Self::UpTo(max) => level.min(max),
+            Self::Quorum => level.min(31),
+            Self::HighAndNormal => level.min(1),
+        }
+    }
+}
+
 /// What a queue is declared with, checked.
 #[derive(Debug)]
 pub struct Declared {
@@ -175,6 +199,9 @@ impl Queue {
             last_used: now,
             head_timer: None,
             stored_below: 0,
+            on_disk: Durable::default(),
+            redelivered_below: 0,
+            trim_waits: false,
             messages: Segments::default(),
             ready,
             ready_count: 0,
@@ -218,6 +245,10 @@ impl Queue {
         &self.messages
     }
 
+    pub(super) fn messages_mut(&mut self) -> &mut Segments {
+        &mut self.messages
+    }
+
     /// True if a new message needs a look at limits or expiry right away (never on the plain path).
     pub fn needs_care(&self) -> bool {
         self.settings.max_length.is_some() || self.settings.max_length_bytes.is_some() || self.has_expiring
@@ -237,16 +268,6 @@ impl Queue {
     /// Does it order messages by priority?
     pub fn has_levels(&self) -> bool {
         self.levels != Levels::One
-    }
-
-    /// A stored message may come from a queue that had more levels, under another version profile.
-    fn level_of_stored(&self, level: u8) -> u8 {
-        match self.levels {
-            Levels::One => 0,
-            Levels::UpTo(max) => level.min(max),
-            Levels::Quorum => level.min(31),
-            Levels::HighAndNormal => level.min(1),
-        }
     }
 
     /// A quorum queue's message came back.
@@ -334,17 +355,17 @@ impl Queue {
         if !self.messages.restore(seq, record, body, pool) {
             return false;
         }
-        if returns != Returns::default() {
+        if returns != Returns::default() || seq < self.redelivered_below {
             self.messages.set_redelivered(seq);
-            if self.queue_type == QueueType::Quorum {
-                self.returns.insert(seq, returns);
-            }
+        }
+        if returns != Returns::default() && self.queue_type == QueueType::Quorum {
+            self.returns.insert(seq, returns);
         }
         let (priority, body_len, expires) = {
             let (record, _) = self.messages.get(seq).expect("just restored");
             (record.priority, record.body_len, record.expires_at.is_some())
         };
-        let priority = self.level_of_stored(priority);
+        let priority = self.levels.of_stored(priority);
         self.messages.set_priority(seq, priority);
         self.ready.push(seq, priority);
         self.ready_count += 1;
@@ -396,18 +417,24 @@ impl Queue {
                 found.push((seq, returns.to_stored()));
             }
         }
+        found.extend(self.messages.marked_away(wanted).map(|seq| {
+            let returns = self.returns_of(seq).unwrap_or(Returns { acquired: 1, failed: 0 });
+            (seq, returns.to_stored())
+        }));
         found
     }
 
-    /// The message that would be delivered next.
+    /// The message that would be delivered next. `None` if none is ready, or that one is away
+    /// ([`Self::head_away`]).
     #[inline]
     pub fn peek(&mut self) -> Option<(u64, Record<'_>)> {
         if self.ready_count == 0 {
             return None;
         }
         let seq = self.ready.peek(&self.messages)?;
-        let (record, _) = self.messages.get(seq).expect("a ready message is not settled");
-        Some((seq, record))
+        let found = self.messages.get(seq);
+        debug_assert!(found.is_some() || self.messages.is_away(seq), "a ready message is not settled");
+        found.map(|(record, _)| (seq, record))
     }
 
     /// Takes the message that [`Self::peek`] showed out of the ready ones: it is handed out.
@@ -440,6 +467,11 @@ impl Queue {
         }
         let seq = self.ready.peek(&self.messages)?;
         self.expiry_of(seq)
+    }
+
+    /// Has a message with an expiry entered?
+    pub fn may_expire(&self) -> bool {
+        self.has_expiring
     }
 
     fn expiry_of(&self, seq: u64) -> Option<Millis> {

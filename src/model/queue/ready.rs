@@ -116,6 +116,56 @@ impl Ready {
         }
     }
 
+    /// Are so many messages with sequences `first..end` ready, and never handed out? So many are live there.
+    pub fn holds_all(&self, first: u64, end: u64, live: u32) -> bool {
+        let within = |level: &VecDeque<u64>| {
+            let below = |limit: u64| level.partition_point(|seq| *seq < limit);
+            below(end) - below(first)
+        };
+        match &self.fresh {
+            Fresh::From(cursor) => *cursor <= first,
+            Fresh::Levels(levels) => levels.iter().map(within).sum::<usize>() == live as usize,
+            Fresh::TwoToOne { high, normal, .. } => within(high) + within(normal) == live as usize,
+        }
+    }
+
+    /// Where the fresh messages of a queue without levels begin.
+    pub fn cursor(&self) -> Option<u64> {
+        match &self.fresh {
+            Fresh::From(cursor) => Some(*cursor),
+            Fresh::Levels(_) | Fresh::TwoToOne { .. } => None,
+        }
+    }
+
+    /// Is its order that of arrival, but for what came back?
+    pub fn is_plain(&self) -> bool {
+        matches!(self.fresh, Fresh::From(_))
+    }
+
+    /// Some of the next fresh ones of a queue with levels, in about the order in which they will go out.
+    pub fn upcoming(&self, count: usize) -> Vec<u64> {
+        match &self.fresh {
+            Fresh::From(_) => Vec::new(),
+            Fresh::Levels(levels) => levels.iter().rev().flatten().take(count).copied().collect(),
+            Fresh::TwoToOne { high, normal, .. } => {
+                high.iter().take(count * 2 / 3).chain(normal.iter().take(count / 3)).copied().collect()
+            }
+        }
+    }
+
+    /// Forgets the fresh ones that do not stay: they are settled.
+    pub fn retain(&mut self, stays: impl Fn(&u64) -> bool) {
+        let stays = &stays;
+        match &mut self.fresh {
+            Fresh::From(_) => {}
+            Fresh::Levels(levels) => levels.iter_mut().for_each(|level| level.retain(stays)),
+            Fresh::TwoToOne { high, normal, .. } => {
+                high.retain(stays);
+                normal.retain(stays);
+            }
+        }
+    }
+
     /// All sequences, in the order in which they go out. Walks over all of them.
     pub fn sequences(&self, messages: &Segments) -> Vec<u64> {
         let mut all: Vec<u64> = match (&self.returned, &self.fresh) {

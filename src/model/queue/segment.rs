@@ -4,6 +4,7 @@
 //! A segment is freed as a whole when all of its messages are settled, so a drained queue gives its memory
 //! back. Segments that reached full size go to a pool shared by the queues of a vhost: a queue that is
 //! emptied and refilled all the time allocates nothing.
+//! A segment may be away, on disk (`page.rs`, `paging.rs`): then its messages are live, and cannot be looked at.
 //! This file does not know who is ready or unacked; it knows only settled or not.
 
 use std::collections::VecDeque;
@@ -11,35 +12,55 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::message::{NewMessage, PRIORITY_OFFSET, Record, flag, set_flag};
+use super::page::{Page, PagePlace};
 
 /// A segment is closed when its records have this many bytes. Large enough to make the per-segment
 /// bookkeeping vanish, small enough that one late message pins little.
-const SEGMENT_BYTES: usize = 64 << 10;
+pub(super) const SEGMENT_BYTES: usize = 64 << 10;
 /// Also closed at this many entries: bounds what a gap in the sequence can cost.
 const SEGMENT_ENTRIES_MAX: usize = 4096;
+/// Large bodies count less towards a full segment than its own bytes: they are not copied, and need no pool.
+const OUTSIDE_SHARE: usize = 4;
 /// Entry of a sequence number that has no message (lost in a gap after recovery).
-const HOLE: u32 = u32::MAX;
+pub(super) const HOLE: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
-struct Segment {
+pub(super) struct Segment {
     /// Sequence of entry 0.
-    base: u64,
+    pub base: u64,
     /// Messages not settled.
-    live: u32,
+    pub live: u32,
+    /// What the pool counts of it; 0 while it is the one that grows.
+    pub counted: u32,
     /// Where each record starts in `bytes`.
-    entries: Vec<u32>,
-    bytes: Vec<u8>,
+    pub entries: Vec<u32>,
+    pub bytes: Vec<u8>,
     /// Bodies that stand outside the records; emptied as soon as their message is settled.
-    bodies: Vec<Bytes>,
+    pub bodies: Vec<Bytes>,
+    /// Bytes of all bodies that ever stood in `bodies`.
+    pub outside: usize,
+    /// Set while the segment is away; the fields above are empty then, but for `base` and `live`.
+    pub page: Option<Box<Page>>,
 }
 
 impl Segment {
-    fn end(&self) -> u64 {
-        self.base + self.entries.len() as u64
+    pub fn end(&self) -> u64 {
+        let count = match &self.page {
+            None => self.entries.len() as u64,
+            Some(page) => page.count.into(),
+        };
+        self.base + count
     }
 
-    fn is_full(&self) -> bool {
-        self.bytes.len() >= SEGMENT_BYTES || self.entries.len() >= SEGMENT_ENTRIES_MAX
+    fn is_full(&self, full_bytes: usize) -> bool {
+        self.bytes.len() + self.outside / OUTSIDE_SHARE >= full_bytes
+            || self.entries.len() >= SEGMENT_ENTRIES_MAX
+            || self.page.is_some()
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn size(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * 4 + self.bodies.iter().map(Bytes::len).sum::<usize>()
     }
 
     /// Keeps only what is not settled.
@@ -71,27 +92,51 @@ impl Segment {
     fn clear(&mut self, base: u64) {
         self.base = base;
         self.live = 0;
+        self.counted = 0;
+        self.outside = 0;
         self.entries.clear();
         self.bytes.clear();
         self.bodies.clear();
+        self.page = None;
     }
 }
 
 /// Changes where the record that starts there finds its body.
-fn set_body_index(record: &mut [u8], index: usize) {
+pub(super) fn set_body_index(record: &mut [u8], index: usize) {
     let at = 12 + if record[0] & flag::EXPIRES != 0 { 8 } else { 0 };
     record[at..at + 4].copy_from_slice(&(index as u32).to_le_bytes());
 }
 
-/// Empty full-size segments for re-use, shared by all queues of a vhost.
-#[derive(Debug, Default)]
+/// Empty full-size segments for re-use, shared by all queues of a vhost; and how much memory the full ones
+/// that are in use take.
+#[derive(Debug)]
 pub struct SegmentPool {
     free: Vec<Segment>,
+    /// Bytes of the closed segments that are here.
+    resident: usize,
+    /// A segment is closed with so many bytes.
+    full_bytes: usize,
+}
+
+impl Default for SegmentPool {
+    fn default() -> Self {
+        Self::new(SEGMENT_BYTES)
+    }
 }
 
 impl SegmentPool {
     /// 64 segments of 64 KiB: 4 MiB at most are kept warm.
     const KEPT_MAX: usize = 64;
+
+    /// Segments are closed with so many bytes; for tests, who want many of them.
+    pub fn new(full_bytes: usize) -> Self {
+        Self { free: Vec::new(), resident: 0, full_bytes }
+    }
+
+    /// Bytes of memory that closed segments take: what could be on disk instead.
+    pub fn resident(&self) -> usize {
+        self.resident
+    }
 
     fn take(&mut self, base: u64) -> Segment {
         let mut segment = self.free.pop().unwrap_or_default();
@@ -99,7 +144,19 @@ impl SegmentPool {
         segment
     }
 
-    fn give(&mut self, segment: Segment) {
+    /// Counts a segment that grows no more, or whose size has changed.
+    pub(super) fn count(&mut self, segment: &mut Segment) {
+        let size = u32::try_from(segment.size()).unwrap_or(u32::MAX);
+        self.resident = self.resident + size as usize - segment.counted as usize;
+        segment.counted = size;
+    }
+
+    pub(super) fn uncount(&mut self, segment: &mut Segment) {
+        self.resident -= std::mem::take(&mut segment.counted) as usize;
+    }
+
+    pub(super) fn give(&mut self, mut segment: Segment) {
+        self.uncount(&mut segment);
         let full_size = segment.bytes.capacity() >= SEGMENT_BYTES / 2;
         let oversized = segment.bytes.capacity() > 4 * SEGMENT_BYTES || segment.bodies.capacity() > SEGMENT_ENTRIES_MAX;
         if full_size && !oversized && self.free.len() < Self::KEPT_MAX {
@@ -111,8 +168,10 @@ impl SegmentPool {
 /// The messages of one queue.
 #[derive(Debug, Default)]
 pub struct Segments {
-    list: VecDeque<Segment>,
+    pub(super) list: VecDeque<Segment>,
     next_seq: u64,
+    /// Segments that are away.
+    pub(super) away: u32,
 }
 
 impl Segments {
@@ -134,6 +193,7 @@ impl Segments {
         segment.entries.push(segment.bytes.len() as u32);
         let external = message.encode(segment.bodies.len() as u32, &mut segment.bytes);
         if external {
+            segment.outside += message.body.as_slice().len();
             segment.bodies.push(match message.body {
                 super::message::BodyRef::Slice(bytes) => Bytes::copy_from_slice(bytes),
                 super::message::BodyRef::Shared(bytes) => bytes.clone(),
@@ -152,10 +212,9 @@ impl Segments {
             return false;
         }
         let gap = seq - self.next_seq;
-        let room = self
-            .list
-            .back()
-            .is_some_and(|segment| !segment.is_full() && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64);
+        let room = self.list.back().is_some_and(|segment| {
+            !segment.is_full(pool.full_bytes) && gap < (SEGMENT_ENTRIES_MAX - segment.entries.len()) as u64
+        });
         self.next_seq = seq;
         if room && let Some(segment) = self.list.back_mut() {
             while segment.end() < seq {
@@ -170,6 +229,7 @@ impl Segments {
         if let Some(body) = body {
             // The index in the record is the one it had in its old segment.
             set_body_index(&mut segment.bytes[start..], segment.bodies.len());
+            segment.outside += body.len();
             segment.bodies.push(body);
         }
         segment.live += 1;
@@ -190,19 +250,24 @@ impl Segments {
     #[inline]
     fn tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
         // After a gap in the sequence the last segment may end before.
-        if self.list.back().is_none_or(|segment| segment.is_full() || segment.end() != seq) {
+        if self.list.back().is_none_or(|segment| segment.is_full(pool.full_bytes) || segment.end() != seq) {
             return self.new_tail(seq, pool);
         }
         self.list.back_mut().expect("just seen")
     }
 
     fn new_tail(&mut self, seq: u64, pool: &mut SegmentPool) -> &mut Segment {
+        if let Some(closed) = self.list.back_mut()
+            && closed.page.is_none()
+        {
+            pool.count(closed);
+        }
         self.list.push_back(pool.take(seq));
         self.list.back_mut().expect("just pushed")
     }
 
     #[inline]
-    fn position(&self, seq: u64) -> Option<usize> {
+    pub(super) fn position(&self, seq: u64) -> Option<usize> {
         let front = self.list.front()?;
         if seq < front.base {
             return None;
@@ -215,11 +280,12 @@ impl Segments {
         (seq < self.list[index].end()).then_some(index)
     }
 
-    /// The record of a message that is not settled.
+    /// The record of a message that is not settled, and not away.
     #[inline]
     pub fn get(&self, seq: u64) -> Option<(Record<'_>, Option<&Bytes>)> {
         let segment = &self.list[self.position(seq)?];
-        let start = segment.entries[(seq - segment.base) as usize];
+        // A segment that is away has no entries.
+        let start = *segment.entries.get((seq - segment.base) as usize)?;
         if start == HOLE {
             return None;
         }
@@ -231,7 +297,7 @@ impl Segments {
         Some((record, body))
     }
 
-    /// The record of a message that is not settled, as bytes.
+    /// The record of a message that is not settled, and not away, as bytes.
     pub fn raw(&self, seq: u64) -> Option<(&[u8], Option<&Bytes>)> {
         let (record, body) = self.get(seq)?;
         let segment = &self.list[self.position(seq)?];
@@ -246,7 +312,17 @@ impl Segments {
             if self.get(seq).is_some() {
                 return Some(seq);
             }
-            seq += 1;
+            if let Some(index) = self.position(seq)
+                && let Some(page) = &self.list[index].page
+            {
+                let base = self.list[index].base;
+                match page.next_live((seq - base) as usize) {
+                    Some(at) => return Some(base + at as u64),
+                    None => seq = self.list[index].end(),
+                }
+            } else {
+                seq += 1;
+            }
             // Gaps between segments can be wide.
             if self.position(seq).is_none() {
                 let after = self.list.partition_point(|segment| segment.base <= seq);
@@ -269,8 +345,9 @@ impl Segments {
     fn mark(&mut self, seq: u64, flag: u8) {
         if let Some(index) = self.position(seq) {
             let segment = &mut self.list[index];
-            let start = segment.entries[(seq - segment.base) as usize];
-            if start != HOLE {
+            if let Some(&start) = segment.entries.get((seq - segment.base) as usize)
+                && start != HOLE
+            {
                 set_flag(&mut segment.bytes[start as usize..], flag, true);
             }
         }
@@ -280,8 +357,9 @@ impl Segments {
     pub fn set_priority(&mut self, seq: u64, priority: u8) {
         if let Some(index) = self.position(seq) {
             let segment = &mut self.list[index];
-            let start = segment.entries[(seq - segment.base) as usize];
-            if start != HOLE {
+            if let Some(&start) = segment.entries.get((seq - segment.base) as usize)
+                && start != HOLE
+            {
                 segment.bytes[start as usize + PRIORITY_OFFSET] = priority;
             }
         }
@@ -292,7 +370,7 @@ impl Segments {
     pub fn settle(&mut self, seq: u64, pool: &mut SegmentPool) -> bool {
         let Some(index) = self.position(seq) else { return false };
         let segment = &mut self.list[index];
-        let start = segment.entries[(seq - segment.base) as usize];
+        let Some(&start) = segment.entries.get((seq - segment.base) as usize) else { return false };
         if start == HOLE {
             return false;
         }
@@ -316,20 +394,24 @@ impl Segments {
 
     /// Gives back what settled messages still take in the segment of this one, when few are left there. For
     /// holders whose messages go in any order: one that stays for long must not pin all that came with it.
-    pub fn squeeze(&mut self, seq: u64) {
+    pub fn squeeze(&mut self, seq: u64, pool: &mut SegmentPool) {
         let Some(index) = self.position(seq) else { return };
         let segment = &mut self.list[index];
         // At every fourth power of two: each message is copied at most a few times, mostly never.
         let few = segment.live.is_power_of_two() && segment.live.trailing_zeros().is_multiple_of(2);
         if few && segment.live as usize <= segment.entries.len() / 4 && segment.bytes.capacity() > 1024 {
             segment.squeeze();
+            if segment.counted > 0 {
+                pool.count(segment);
+            }
         }
     }
 
-    fn free_settled(&mut self, index: usize, pool: &mut SegmentPool) {
+    pub(super) fn free_settled(&mut self, index: usize, pool: &mut SegmentPool) {
         let last = index + 1 == self.list.len();
         if last && self.list.len() == 1 && self.list[0].bytes.capacity() < SEGMENT_BYTES / 2 {
             // The usual case of a nearly empty queue: go on in the same small segment.
+            pool.uncount(&mut self.list[0]);
             self.list[0].clear(self.next_seq);
             return;
         }
@@ -342,17 +424,26 @@ impl Segments {
         }
     }
 
-    /// Forgets every message below this sequence.
-    pub fn drop_below(&mut self, seq: u64, pool: &mut SegmentPool) {
+    /// Forgets every message below this sequence. Gives back where those were that are away.
+    pub fn drop_below(&mut self, seq: u64, pool: &mut SegmentPool) -> Vec<PagePlace> {
+        let mut places = Vec::new();
         while self.list.front().is_some_and(|segment| segment.end() <= seq)
             && let Some(segment) = self.list.pop_front()
         {
+            self.away -= u32::from(segment.page.is_some());
+            places.extend(segment.page.as_ref().and_then(|page| page.place()));
             pool.give(segment);
         }
         let first = self.first_seq();
         for seq in first..seq.min(self.next_seq) {
             self.settle(seq, pool);
         }
+        if let Some(Segment { base, live, page: Some(page), .. }) = self.list.front_mut() {
+            for at in 0..seq.saturating_sub(*base) as usize {
+                *live -= u32::from(page.settle(at));
+            }
+        }
+        places
     }
 
     /// Bytes held by this queue's segments, bodies included.
@@ -360,9 +451,8 @@ impl Segments {
         self.list
             .iter()
             .map(|segment| {
-                segment.bytes.capacity()
-                    + segment.entries.capacity() * 4
-                    + segment.bodies.iter().map(Bytes::len).sum::<usize>()
+                let away = segment.page.as_ref().map_or(0, |page| size_of_val(page.as_ref()));
+                segment.size() + away
             })
             .sum()
     }
@@ -439,7 +529,7 @@ mod tests {
         let full = segments.memory() - (0..100_000).step_by(70).count() * 5000;
         for seq in (0..100_000).filter(|seq| !stays(*seq)) {
             assert!(segments.settle(seq, &mut pool));
-            segments.squeeze(seq);
+            segments.squeeze(seq, &mut pool);
         }
         let large_bodies = (0..100_000).step_by(700).count() * 5000;
         assert!(segments.memory() - large_bodies < full / 10, "{} of {full}", segments.memory());

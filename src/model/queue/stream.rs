@@ -18,6 +18,8 @@ use bytes::Bytes;
 
 pub use self::consumer::{Filter, Offset, with_offset};
 use super::message::{NewMessage, Record};
+use super::page::{PageOp, PagePlace};
+use super::paging::Eviction;
 use super::segment::{SegmentPool, Segments};
 use super::{Queue, QueueType};
 use crate::model::ids::ConsumerKey;
@@ -62,6 +64,8 @@ pub enum Read {
     },
     /// It has read all there is.
     End,
+    /// The next one is on disk: it goes on when that is here.
+    Away(u64),
     /// It has looked at so many messages that it did not want that others should have their turn.
     Pause,
 }
@@ -75,6 +79,8 @@ pub struct Stream {
     readers: BTreeMap<ConsumerKey, Reader>,
     /// Consumers with credit that have read all there is.
     at_end: Vec<ConsumerKey>,
+    /// Consumers with credit whose next message is on disk.
+    stalled: Vec<ConsumerKey>,
     /// Sequences below this one may be read.
     committed: u64,
     /// What waits for its commit: the number of the commit, and the sequence after its last message.
@@ -141,6 +147,15 @@ fn find_time(messages: &Segments, first: u64, time: Millis) -> u64 {
     let (mut low, mut high) = (first, messages.next_seq());
     while low < high {
         let middle = low + (high - low) / 2;
+        if let Some((first, end, newest)) = messages.page_around(middle) {
+            // A page is one moment: its newest message decides.
+            if newest < time {
+                low = end
+            } else {
+                high = first.max(low).min(middle)
+            }
+            continue;
+        }
         match next_message(messages, middle) {
             Some((seq, record)) if seq < high && arrival_of(&record) < time => low = seq + 1,
             _ => high = middle,
@@ -206,7 +221,7 @@ impl Queue {
         (seq, first)
     }
 
-    /// Puts a recovered message back; [`Self::stream_recovered`] then makes a stream of them.
+    /// Puts a recovered message back; policies are in effect.
     pub(super) fn restore_to_stream(
         &mut self,
         seq: u64,
@@ -217,27 +232,20 @@ impl Queue {
         if !self.messages.restore(seq, record, body, pool) {
             return false;
         }
+        let part_bytes = self.part_bytes();
+        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
+        let Some((record, _)) = self.messages.get(seq) else { return false };
+        let arrived = arrival_of(&record).max(stream.newest);
+        if record.priority == CHUNK_BEGINS {
+            stream.chunk = seq;
+        }
+        stream.note(seq, bytes_of(&record), record.body_len.into(), arrived, part_bytes);
+        stream.committed = seq + 1;
+        self.ready_count += 1;
+        self.ready_bytes += u64::from(record.body_len);
         self.stored_below = seq + 1;
         self.stats.entered += 1;
         true
-    }
-
-    /// All stored messages are back, and policies are in effect.
-    pub fn stream_recovered(&mut self) {
-        let part_bytes = self.part_bytes();
-        let stream = self.stream.as_deref_mut().expect(NO_STREAM);
-        let mut at = 0;
-        while let Some((seq, record)) = next_message(&self.messages, at) {
-            at = seq + 1;
-            let arrived = arrival_of(&record).max(stream.newest);
-            if record.priority == CHUNK_BEGINS {
-                stream.chunk = seq;
-            }
-            stream.note(seq, bytes_of(&record), record.body_len.into(), arrived, part_bytes);
-            self.ready_count += 1;
-            self.ready_bytes += u64::from(record.body_len);
-        }
-        stream.committed = self.messages.next_seq();
     }
 
     /// What comes from now on came later than what came before.
@@ -270,8 +278,9 @@ impl Queue {
         self.stream().has_outlived(self.settings.max_length_bytes, self.settings.max_age_ms, now)
     }
 
-    /// §12.2, retention: takes the oldest part away if it is to go. Returns its first and last sequence.
-    pub fn retain(&mut self, now: Millis, pool: &mut SegmentPool) -> Option<(u64, u64)> {
+    /// §12.2, retention: takes the oldest part away if it is to go. Returns its first and last sequence, and
+    /// where in the paging log some of it was.
+    pub fn retain(&mut self, now: Millis, pool: &mut SegmentPool) -> Option<(u64, u64, Vec<PagePlace>)> {
         if !self.is_to_retain_less(now) {
             return None;
         }
@@ -281,8 +290,8 @@ impl Queue {
         stream.bytes -= part.bytes;
         self.ready_count -= part.messages;
         self.ready_bytes -= part.body_bytes;
-        self.messages.drop_below(next, pool);
-        Some((part.first, next - 1))
+        let places = self.messages.drop_below(next, pool);
+        Some((part.first, next - 1, places))
     }
 
     /// When the oldest part will be too old, if it can go at all.
@@ -313,6 +322,7 @@ impl Queue {
         if let Some(stream) = &mut self.stream {
             stream.readers.remove(&consumer);
             stream.at_end.retain(|other| *other != consumer);
+            stream.stalled.retain(|other| *other != consumer);
         }
     }
 
@@ -328,9 +338,14 @@ impl Queue {
         let first = stream.first_offset(&self.messages);
         let Some(reader) = stream.readers.get_mut(&consumer) else { return Read::End };
         reader.next = reader.next.max(first);
-        while let Some((seq, record)) = next_message(&self.messages, reader.next)
-            && seq < stream.committed
-        {
+        loop {
+            let Some((seq, record)) = next_message(&self.messages, reader.next) else {
+                let away = self.messages.next_live(reader.next);
+                return away.filter(|seq| *seq < stream.committed).map_or(Read::End, Read::Away);
+            };
+            if seq >= stream.committed {
+                return Read::End;
+            }
             if reader.filter.as_ref().is_none_or(|filter| filter.wants(record.raw_properties())) {
                 reader.next = seq + 1;
                 return Read::Message { seq, body_len: record.body_len };
@@ -341,6 +356,42 @@ impl Queue {
             *looks -= 1;
             reader.next = seq + 1;
         }
-        Read::End
+    }
+
+    /// The consumer's next message is on disk.
+    pub fn wait_for_page(&mut self, consumer: ConsumerKey) {
+        self.stream.as_deref_mut().expect(NO_STREAM).stalled.push(consumer);
+    }
+
+    /// A page is here: whoever waited for one looks again. Does nothing in other queues.
+    pub fn end_stall(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            for consumer in stream.stalled.drain(..) {
+                self.waiting.push(consumer, 0);
+            }
+        }
+    }
+
+    /// Sends away what no consumer reads soon. `pinned` are messages on their way to clients, in order.
+    pub(in crate::model) fn evict_from_stream(
+        &mut self,
+        need: usize,
+        eviction: &Eviction,
+        pinned: &[u64],
+        pool: &mut SegmentPool,
+        ops: &mut Vec<PageOp>,
+    ) -> usize {
+        let stream = self.stream.as_deref().expect(NO_STREAM);
+        let window = eviction.window / stream.readers.len().max(1);
+        let mut near: Vec<u64> =
+            stream.readers.values().flat_map(|reader| self.messages.segments_ahead(reader.next, window)).collect();
+        near.sort_unstable();
+        let keeps = |base: u64, end: u64, _| {
+            let next_pinned = pinned.partition_point(|seq| *seq < base);
+            end > stream.committed
+                || near.binary_search(&base).is_ok()
+                || pinned.get(next_pinned).is_some_and(|seq| *seq < end)
+        };
+        self.messages.evict(need, eviction, keeps, pool, ops)
     }
 }
