@@ -34,7 +34,7 @@ func main() {
 			fmt.Println("ok", pattern.name)
 		} else {
 			code = 1
-			fmt.Printf("FAIL %s: %s\n", pattern.name, wrong)
+			fmt.Printf("fail %s: %s\n", pattern.name, wrong)
 		}
 	}
 	os.Exit(code)

@@ -165,7 +165,7 @@ export async function main(patterns) {
     const wrong = await attempt(() => pattern(names));
     const leftOver = await attempt(() => names.deleteAll());
     failed ||= (wrong ?? leftOver) !== null;
-    console.log((wrong ?? leftOver) === null ? `ok ${name}` : `FAIL ${name}: ${wrong ?? leftOver}`);
+    console.log((wrong ?? leftOver) === null ? `ok ${name}` : `fail ${name}: ${wrong ?? leftOver}`);
   }
   // A connection that a failed pattern left open would keep the process alive.
   process.exit(failed ? 1 : 0);

@@ -150,5 +150,5 @@ def main(patterns):
         left_over = attempt(names.delete_all)
         wrong = wrong or left_over
         failed = failed or wrong is not None
-        print(f"ok {name}" if wrong is None else f"FAIL {name}: {wrong}", flush=True)
+        print(f"ok {name}" if wrong is None else f"fail {name}: {wrong}", flush=True)
     sys.exit(1 if failed else 0)

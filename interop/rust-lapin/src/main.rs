@@ -38,7 +38,7 @@ async fn main() -> ExitCode {
             Ok(()) => println!("ok {pattern}"),
             Err(failure) => {
                 code = ExitCode::FAILURE;
-                println!("FAIL {pattern}: {failure}");
+                println!("fail {pattern}: {failure}");
             }
         }
     }

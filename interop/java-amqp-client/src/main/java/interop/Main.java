@@ -28,7 +28,7 @@ public final class Main {
             String leftOver = Checks.attempt(names::deleteAll);
             wrong = wrong != null ? wrong : leftOver;
             failed |= wrong != null;
-            System.out.println(wrong == null ? "ok " + pattern.getKey() : "FAIL " + pattern.getKey() + ": " + wrong);
+            System.out.println(wrong == null ? "ok " + pattern.getKey() : "fail " + pattern.getKey() + ": " + wrong);
         }
         // A connection that a failed pattern left open would keep the process alive.
         System.exit(failed ? 1 : 0);
