@@ -16,9 +16,9 @@ PROPERTIES = ["content_type", "content_encoding", "headers", "delivery_mode", "p
               "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id"]
 
 HEADERS = {
-    "int8": -100, "int32": 2_000_000_000, "int64": 1 << 40, "negative": -(1 << 40), "double": 0.1, "decimal": Decimal("123.45"),
-    "yes": True, "no": False, "text": "text ✓", "empty": "", "bytes": b"\xff\x00\x01", "time": datetime(2024, 2, 29, 12, 0, 0),
-    "void": None, "table": {"inner": {"deep": 1}, "empty": {}}, "array": [1, "two", [3.5, None], {"four": True}],
+    "int8": -100, "int32": 2_000_000_000, "int64": 1 << 40, "negative": -(1 << 40), "decimal": Decimal("123.45"),
+    "yes": True, "no": False, "text": "text ✓", "empty": "", "bytes": b"\xff\x00\x01", "time": datetime(2024, 2, 29, 12, tzinfo=timezone.utc),
+    "void": None, "table": {"inner": {"deep": 1}, "empty": {}}, "array": [1, "two", [3, None], {"four": True}],
 }
 
 
@@ -158,7 +158,11 @@ class Channel:
         return self.opened.queue_delete(queue, if_unused, if_empty).method.message_count
 
     def qos(self, count):
-        self.opened.basic_qos(prefetch_count=count)
+        try:
+            self.opened.basic_qos(prefetch_count=count)
+        except pika.exceptions.ChannelWrongStateError:
+            # It was closed while nobody called it; the reason is not part of this exception.
+            raise self.opened._closing_reason from None
         return True
 
     def consume(self, queue, tag=None, no_ack=False, exclusive=False):

@@ -48,6 +48,10 @@ class Library:
     unable           feature → why the library cannot do it
     recovers         whether connect(recover=True) restores connection, topology and consumers by itself
     headers          a header value of each kind that it can write
+    no_properties     properties that it cannot write
+    always            properties that it writes without being asked
+    reopens_channels  whether a connection goes on after a channel with a consumer was closed
+    tells_unknown_vhost  whether its exception has the code and text for that
     thread_per_connection  whether each thread needs a connection of its own
 
     connect(user, password, vhost, mechanism, heartbeat, recover, tls) gives a connection with
@@ -71,6 +75,10 @@ class Library:
     unable = {}
     recovers = False
     headers = {}
+    no_properties = ()
+    always = ()
+    reopens_channels = True
+    tells_unknown_vhost = True
     thread_per_connection = True
 
     def closed(self, error):
