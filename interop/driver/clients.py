@@ -9,9 +9,17 @@ ALL = [
     Python("python-aio-pika", "aio-pika", [["features.py"]]),
     Python("python-amqpstorm", "amqpstorm", [["features.py"]]),
     Python("python-py-amqp", "py-amqp", [["features.py"]]),
-    Node("node-amqplib", "amqplib", [["interop.js"]]),
+    Node("node-amqplib", "amqplib, promises", [["features.js"], ["interop.js"]]),
+    Node("node-amqplib-callback", "amqplib, callbacks", [["features.js", "callback"]], folder="node-amqplib"),
+    Node("node-rabbitmq-client", "rabbitmq-client", [["features.js"]]),
+    Node("node-cloudamqp-client", "@cloudamqp/amqp-client", [["features.js"]]),
     Go("go-amqp091", "amqp091-go", [[]]),
     Java("java-amqp-client", "amqp-client", [["interop.Main"]]),
+    Python("python-celery", "Celery", [["program.py"]], framework=True),
+    Python("python-kombu", "kombu", [["program.py"]], framework=True),
+    Python("python-dramatiq", "Dramatiq", [["program.py"]], framework=True),
+    Python("python-faststream", "FastStream", [["program.py"]], framework=True),
+    Python("python-taskiq", "taskiq", [["program.py"]], framework=True),
 ]
 
 CLIENTS = {client.name: client for client in ALL}

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from pathlib import Path
 
 from .session import run_quietly
@@ -18,6 +19,8 @@ PREPARE_LIMIT_S = 900
 
 apt_lock = threading.Lock()
 apt_updated = False
+# Two clients may share a folder.
+prepare_locks = defaultdict(threading.Lock)
 
 
 class Missing(Exception):
@@ -76,6 +79,10 @@ class Client:
     def prepare(self):
         """Makes it ready to run; quick if it was made ready before and nothing changed since."""
         ensure_tools(self)
+        with prepare_locks[str(self.cache)]:
+            self.prepare_folder()
+
+    def prepare_folder(self):
         stamp = self.stamp()
         marked = self.cache / ".prepared"
         if marked.exists() and marked.read_text() == stamp:

@@ -96,9 +96,11 @@ def run_program(command, cwd, env, broker, limit_s, results):
             else:
                 results.output.append(line)
     finally:
+        if not late:
+            ended(process)
         try:
             # With everything that it started, also when it ended by itself.
-            os.killpg(process.pid, signal.SIGKILL) if late or process.poll() is None and not ended(process) else None
+            os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         process.wait()

@@ -37,6 +37,7 @@ def decoded(message, **rest):
 
 class PyAmqp(Library):
     mechanisms = ("AMQPLAIN",)
+    loses_close = True
     headers = {
         "int32": -2_000_000_000, "int64": 1 << 40, "double": 0.1, "decimal": Decimal("123.45"), "yes": True, "no": False, "text": "text ✓",
         "empty": "", "time": datetime(2024, 2, 29, 12), "void": None, "table": {"inner": {"deep": 1}, "empty": {}},

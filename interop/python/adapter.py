@@ -52,6 +52,7 @@ class Library:
     always            properties that it writes without being asked
     reopens_channels  whether a connection goes on after a channel with a consumer was closed
     tells_unknown_vhost  whether its exception has the code and text for that
+    loses_close  whether a reset while it answers the broker's close hides what that said
     thread_per_connection  whether each thread needs a connection of its own
 
     connect(user, password, vhost, mechanism, heartbeat, recover, tls) gives a connection with
@@ -77,6 +78,7 @@ class Library:
     headers = {}
     no_properties = ()
     always = ()
+    loses_close = False
     reopens_channels = True
     tells_unknown_vhost = True
     thread_per_connection = True

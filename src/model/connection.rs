@@ -148,6 +148,8 @@ pub struct Connection {
     /// Anything came in or went out since the last heartbeat check.
     pub received: bool,
     pub sent: bool,
+    /// The server looked at least once whether a heartbeat is due.
+    pub looked: bool,
     pub idle_checks: u8,
 }
 
@@ -171,6 +173,7 @@ impl Connection {
             woken: false,
             received: true,
             sent: false,
+            looked: false,
             idle_checks: 0,
         }
     }

@@ -225,10 +225,11 @@ impl Broker {
         }
         let connection = &mut self.connections[key];
         connection.woken = false;
-        let before = out.len();
         if std::mem::take(&mut connection.heartbeat_due) {
             put_heartbeat(&mut out.tail);
         }
+        // After the heartbeat: it is no reason to leave out the next.
+        let before = out.len();
         loop {
             self.drain_outbox(key, out, limit);
             self.send_confirms(key, out);

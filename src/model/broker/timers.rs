@@ -1,6 +1,6 @@
 //! What happens because time passes, and what keeps queues within their limits (§3.7, §9.5, §11.2, §11.4).
 
-use leveret_protocol::{MethodId, put_heartbeat};
+use leveret_protocol::MethodId;
 
 use super::dead_letter::Reason;
 use super::delayed::RELEASE_AT_ONCE_MAX;
@@ -233,18 +233,17 @@ impl Broker {
         self.return_all(&taken, u64::MAX, false, now);
     }
 
-    /// §3.7: every half interval, if nothing was sent since the last look.
+    /// §3.7: every half interval, if nothing but heartbeats was sent since the last look, and at the first. Clients with heartbeat 1 exist
+    /// that give up after a second without a byte (Node's @cloudamqp/amqp-client).
     fn heartbeat_send(&mut self, key: ConnectionKey, now: Millis) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.state == ConnectionState::Closed {
             return;
         }
         let half_ms = u64::from(connection.info.heartbeat_s) * 500;
-        let sent = std::mem::take(&mut connection.sent);
-        if !sent && connection.held_until > self.stored {
+        let sent = std::mem::take(&mut connection.sent) & std::mem::replace(&mut connection.looked, true);
+        if !sent && (connection.held_until > self.stored || !connection.has_output()) {
             connection.heartbeat_due = true;
-        } else if !sent && !connection.has_output() {
-            connection.encode(put_heartbeat);
         }
         self.timers.arm(now + half_ms, Timer::HeartbeatSend(key));
         if !sent {
