@@ -19,6 +19,9 @@ ALL = [
     Python("python-kombu", "kombu", [["program.py"]], framework=True),
     Python("python-dramatiq", "Dramatiq", [["program.py"]], framework=True),
     Python("python-faststream", "FastStream", [["program.py"]], framework=True),
+    Node("node-amqp-connection-manager", "amqp-connection-manager", [["program.js"]], framework=True),
+    Node("node-rascal", "rascal", [["program.js"]], framework=True),
+    Node("node-nestjs", "NestJS microservices", [["program.js"]], framework=True),
     Python("python-taskiq", "taskiq", [["program.py"]], framework=True),
 ]
 

@@ -71,16 +71,18 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// attempt runs a step within the time limit and gives what went wrong, or "".
-func attempt(step func()) string {
-	outcome := make(chan string, 1)
+// attempt runs a step within the time limit and gives what went wrong and why it could not be asked, or "".
+func attempt(step func()) (wrong, unable string) {
+	outcome := make(chan [2]string, 1)
 	go func() {
 		defer func() {
 			switch panicked := recover().(type) {
 			case nil:
-				outcome <- ""
+				outcome <- [2]string{}
 			case failure:
-				outcome <- string(panicked)
+				outcome <- [2]string{string(panicked)}
+			case notApplicable:
+				outcome <- [2]string{"", string(panicked)}
 			default:
 				panic(panicked)
 			}
@@ -88,10 +90,10 @@ func attempt(step func()) string {
 		step()
 	}()
 	select {
-	case wrong := <-outcome:
-		return wrong
+	case ended := <-outcome:
+		return ended[0], ended[1]
 	case <-time.After(patternLimit):
-		return fmt.Sprintf("expected an end within %v, got none", patternLimit)
+		return fmt.Sprintf("expected an end within %v, got none", patternLimit), ""
 	}
 }
 

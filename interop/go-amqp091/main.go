@@ -1,11 +1,8 @@
-// RabbitMQ's tutorial patterns with amqp091-go, every result checked. See ../README.md.
+// RabbitMQ's tutorial patterns and the features of ../FEATURES.md with amqp091-go, every result checked. See ../README.md.
 
 package main
 
-import (
-	"fmt"
-	"os"
-)
+import "os"
 
 func main() {
 	patterns := []struct {
@@ -21,20 +18,36 @@ func main() {
 		{"errors", refusals},
 		{"messages", messages},
 		{"queues", queues},
+		{"connect", connecting},
+		{"declare", declare},
+		{"properties", roundTrip},
+		{"consume", consuming},
+		{"get", getting},
+		{"tx", transactions},
+		{"large", large},
+		{"cancel-notify", cancelNotify},
+		{"channel-errors", channelErrors},
+		{"connection-errors", connectionErrors},
+		{"idle", idle},
+		{"frozen", frozen},
+		{"stalled", stalled},
+		{"blocked", blocked},
+		{"restart", restarted},
+		{"kill", killed},
+		{"consumer-timeout", consumerTimeout},
+		{"concurrency", concurrency},
+		{"tls", secure},
 	}
 	code := 0
 	for _, pattern := range patterns {
 		names := &names{prefix: run + "." + pattern.name + "."}
-		wrong := attempt(func() { pattern.run(names) })
-		leftOver := attempt(names.deleteAll)
+		wrong, unable := attempt(func() { pattern.run(names) })
+		leftOver, _ := attempt(names.deleteAll)
 		if wrong == "" {
 			wrong = leftOver
 		}
-		if wrong == "" {
-			fmt.Println("ok", pattern.name)
-		} else {
+		if report(pattern.name, wrong, unable) {
 			code = 1
-			fmt.Printf("fail %s: %s\n", pattern.name, wrong)
 		}
 	}
 	os.Exit(code)

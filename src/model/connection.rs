@@ -137,7 +137,7 @@ pub struct Connection {
     pub exclusive_queues: Vec<QueueKey>,
     /// The last commit that something in `outbox` waits for.
     pub held_until: u64,
-    /// A heartbeat is to go out ahead of what is held.
+    /// A heartbeat is to go out, ahead of what is held.
     pub heartbeat_due: bool,
     /// Given up: what still waits to be sent is of no use to anybody.
     pub abandoned: bool,

@@ -210,16 +210,12 @@ mod tests {
         rig.send_ahead(declare("q", true).into());
         let mut output = Output::default();
         for _ in 0..4 {
-            rig.now += 5_000;
+            rig.now += 5_000; // half an interval
             rig.broker.advance(rig.now);
             let poll = rig.broker.poll_transmit(rig.connection, &mut output, 1 << 20, rig.now);
             assert!(!poll.more, "a shell would poll for ever");
         }
-        assert_eq!(
-            output.tail[..],
-            [[8, 0, 0, 0, 0, 0, 0, 0xCE]; 2].concat(),
-            "one an interval, after the one with open-ok"
-        );
+        assert_eq!(output.tail[..], [[8, 0, 0, 0, 0, 0, 0, 0xCE]; 4].concat());
     }
 
     #[test]
