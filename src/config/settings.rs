@@ -394,9 +394,7 @@ impl Draft {
         config.log = self.log.finish();
         config.policies = self.policies.finish(&config.default_vhost)?;
         config.data_dir = (!self.ephemeral).then_some(self.data_dir);
-        // RabbitMQ 4.0 lowered its default.
-        let default_size = if config.profile < Profile::V4_0 { 128 << 20 } else { 16 << 20 };
-        config.max_message_size = self.max_message_size.unwrap_or(default_size);
+        config.max_message_size = self.max_message_size.unwrap_or_else(|| config.profile.max_message_size());
         // As RabbitMQ does it, naming any user or tag replaces the default list.
         let chosen =
             |words: BTreeMap<String, bool>| words.into_iter().filter_map(|(word, on)| on.then_some(word)).collect();

@@ -519,10 +519,10 @@ const QUORUM_ORDER: &[&str] = &[
 const STREAM_ORDER: &[&str] =
     &["x-max-length-bytes", QUEUE_TYPE, "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size"];
 
-/// A value as the version keeps it: from 4.3 on an age is a number of milliseconds.
+/// A value as the version keeps it.
 fn compared(name: &str, arguments: &FieldTable, profile: Profile) -> Option<FieldValue> {
     let value = arguments.get(name)?;
-    if name == "x-max-age" && profile >= Profile::V4_3 {
+    if name == "x-max-age" && profile.keeps_max_age_in_ms() {
         return value.as_str().and_then(duration_ms).map(|ms| FieldValue::from(ms.to_string().as_str()));
     }
     Some(value.clone())

@@ -133,6 +133,11 @@ impl Profile {
         self < Self::V4_3
     }
 
+    /// `x-max-age` is compared as the time it means, not as it is written.
+    pub fn keeps_max_age_in_ms(self) -> bool {
+        self >= Self::V4_3
+    }
+
     /// Most `#` words that the key of a binding to a topic exchange may have.
     pub fn topic_hashes_max(self) -> usize {
         if self >= Self::V4_3 { 2 } else { usize::MAX }

@@ -25,6 +25,8 @@ mod lint;
 mod paging;
 mod pending;
 mod policies;
+#[cfg(test)]
+mod profile_tests;
 mod publish;
 mod queues;
 mod settle;
