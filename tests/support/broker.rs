@@ -2,7 +2,8 @@
 //!
 //! Most tests share one broker in memory, see [`shared`]; those about processes, folders and command lines
 //! start their own. With `LEVERET_TEST_AMQP=host:port` the tests talk to that broker instead, say to a
-//! RabbitMQ, and those that need a process of ours are left out.
+//! RabbitMQ, and those that need a process of ours are left out. With `LEVERET_TEST_COMPAT=3.13` all brokers behave
+//! like that version.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read};
@@ -33,6 +34,16 @@ pub fn is_ours() -> bool {
         eprintln!("skipped: it needs a broker of its own, and LEVERET_TEST_AMQP is set");
     }
     ours
+}
+
+/// Whether the brokers behave like the default version. What differs between versions is tested under each in the
+/// model (`profile_tests.rs`); here the texts of the default are looked at. Says so if not.
+pub fn is_default_version() -> bool {
+    let default = std::env::var_os("LEVERET_TEST_COMPAT").is_none();
+    if !default {
+        eprintln!("skipped: it is about the default version, and LEVERET_TEST_COMPAT is set");
+    }
+    default
 }
 
 /// Where the broker listens that all tests of this process share. Started by the first who asks.
@@ -191,6 +202,9 @@ fn command(program: &str) -> Command {
         |name: &str| name.starts_with("LEVERET_") || name.starts_with("RABBITMQ_") || name == "NOTIFY_SOCKET";
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
+    }
+    if let Some(version) = std::env::var_os("LEVERET_TEST_COMPAT") {
+        command.env("LEVERET_COMPAT", version);
     }
     command.current_dir(env!("CARGO_TARGET_TMPDIR"));
     command
