@@ -48,6 +48,10 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// Where AMQP over plain TCP is served; at least one. All with port 0 should share the port the first one gets.
     pub tcp_listeners: Vec<Listener>,
+    /// Where the HTTP API is served; none: not at all. Ports as for `tcp_listeners`.
+    pub management_listeners: Vec<Listener>,
+    /// The Unix socket of the command line tools; `None`: in the data folder.
+    pub admin_socket: Option<PathBuf>,
     /// The RabbitMQ version to behave like.
     pub profile: Profile,
     /// A newer version: what it would treat differently is logged.

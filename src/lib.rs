@@ -5,6 +5,7 @@
 pub mod auth;
 pub mod config;
 pub mod definitions;
+pub mod management;
 pub mod model;
 pub mod perf;
 pub mod server;

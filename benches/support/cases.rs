@@ -118,6 +118,7 @@ impl Rig {
         let user = User { name: Name::from("guest"), password: None, tags: Vec::new(), limits: UserLimits::default() };
         let info = ConnectionInfo {
             name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),
+            socket: None,
             user: Arc::new(user),
             permissions: Arc::new(Permissions { configure: all(), write: all(), read: all() }),
             topic_permissions: None,

@@ -37,6 +37,18 @@ pub struct Permissions {
 }
 
 impl Permissions {
+    /// The right to everything.
+    pub fn all() -> Self {
+        let all = || Pattern::new(".*").expect("a valid pattern");
+        Self { configure: all(), write: all(), read: all() }
+    }
+
+    /// The right to nothing.
+    pub fn none() -> Self {
+        let nothing = || Pattern::new("").expect("the empty pattern is one");
+        Self { configure: nothing(), write: nothing(), read: nothing() }
+    }
+
     /// Whether the queue or exchange of this name may be touched so. The default exchange may be given by its empty
     /// name; the patterns see `amq.default`.
     pub fn permits(&self, access: Access, resource_name: &str) -> bool {

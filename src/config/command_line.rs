@@ -49,10 +49,18 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// TCP port for AMQP; 0 picks a free one [default: 5672]
+    /// TCP port for AMQP; 0: any free one [default: 5672]
     #[arg(long, global = true, value_name = "N", help_heading = "Network")]
     port: Option<OsString>,
-    /// IP address to listen on, may be repeated; 0.0.0.0 is all
+    /// TCP port for the HTTP API; 0: any free one;
+    /// off [default: 15672, or 0 with --port 0]
+    #[arg(long, global = true, value_name = "N", help_heading = "Network", verbatim_doc_comment)]
+    management_port: Option<OsString>,
+    /// Unix socket that leveret ctl talks to
+    /// [default: admin.sock in the data folder]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Network", verbatim_doc_comment)]
+    admin_socket: Option<OsString>,
+    /// IP address to listen on (repeatable); 0.0.0.0: all
     /// [default: 127.0.0.1 and ::1, this machine only]
     #[arg(long, global = true, value_name = "ADDR", help_heading = "Network", verbatim_doc_comment)]
     bind: Vec<OsString>,
@@ -148,6 +156,8 @@ impl Cli {
             ("ephemeral", self.ephemeral.then(|| "true".into())),
             ("bind", bind),
             ("port", self.port),
+            ("management_port", self.management_port),
+            ("admin_socket", self.admin_socket),
             ("compat", self.compat),
             ("compat_lint", self.compat_lint),
             ("definitions", self.definitions),

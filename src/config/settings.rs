@@ -24,6 +24,9 @@ pub(super) enum Setting {
     Ephemeral,
     Bind,
     Port,
+    ManagementPort,
+    ManagementAddress,
+    AdminSocket,
     Compat,
     CompatLint,
     Fsync,
@@ -84,12 +87,14 @@ impl Setting {
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
-pub(super) const OPTIONS: [(&str, Setting); 13] = [
+pub(super) const OPTIONS: [(&str, Setting); 15] = [
     ("config", Setting::ConfigFile),
     ("data_dir", Setting::DataDir),
     ("ephemeral", Setting::Ephemeral),
     ("bind", Setting::Bind),
     ("port", Setting::Port),
+    ("management_port", Setting::ManagementPort),
+    ("admin_socket", Setting::AdminSocket),
     ("compat", Setting::Compat),
     ("compat_lint", Setting::CompatLint),
     ("definitions", Setting::Definitions),
@@ -104,6 +109,10 @@ pub(super) const OPTIONS: [(&str, Setting); 13] = [
 pub(super) const FILE_KEYS: &[(&str, Setting)] = &[
     ("listeners.tcp", Setting::NoListener),
     ("listeners.tcp.$name", Setting::Listener),
+    ("management.tcp.port", Setting::ManagementPort),
+    ("management.listener.port", Setting::ManagementPort),
+    ("management.tcp.ip", Setting::ManagementAddress),
+    ("management.listener.ip", Setting::ManagementAddress),
     ("handshake_timeout", Setting::HandshakeTimeout),
     ("heartbeat", Setting::Heartbeat),
     ("frame_max", Setting::FrameMax),
@@ -159,6 +168,9 @@ pub(super) struct Draft {
     bind: Vec<(IpAddr, bool)>,
     /// By name: `default`, `1`, …; a later line replaces an earlier one of the same name.
     pub(super) listeners: BTreeMap<String, ListenOn>,
+    /// `None`: nobody said.
+    management_port: Option<Option<u16>>,
+    management_address: Option<IpAddr>,
     max_message_size: Option<u64>,
     policies: PolicyDrafts,
     user_tags: Option<BTreeMap<String, bool>>,
@@ -178,6 +190,8 @@ impl Draft {
             config_files: Vec::new(),
             data_dir: None,
             tcp_listeners: Vec::new(),
+            management_listeners: Vec::new(),
+            admin_socket: None,
             profile: Profile::default(),
             compat_lint: None,
             fsync: Fsync::Always,
@@ -215,6 +229,8 @@ impl Draft {
             ephemeral: false,
             bind: values::localhost(false),
             listeners: BTreeMap::from([("default".to_owned(), ListenOn::Port(5672))]),
+            management_port: None,
+            management_address: None,
             max_message_size: None,
             policies: PolicyDrafts::default(),
             user_tags: None,
@@ -250,6 +266,9 @@ impl Draft {
                 let port = values::port(text)?;
                 self.listeners.insert("default".to_owned(), ListenOn::Port(port));
             }
+            Setting::ManagementPort => self.management_port = Some(values::port_or_off(text)?),
+            Setting::ManagementAddress => self.management_address = Some(values::address(text)?),
+            Setting::AdminSocket => config.admin_socket = Some(PathBuf::from(text)),
             Setting::Compat => config.profile = values::profile(text)?,
             Setting::CompatLint => config.compat_lint = Some(values::profile(text)?),
             Setting::QueueMemory => config.queue_memory = values::queue_memory(text)?,
@@ -392,6 +411,14 @@ impl Draft {
             return Err(ConfigError::new(message.to_owned()));
         }
         config.log = self.log.finish();
+        let default_port = if config.tcp_listeners.iter().any(|on| on.address.port() == 0) { 0 } else { 15672 };
+        if let Some(port) = self.management_port.unwrap_or(Some(default_port)) {
+            let only = self.management_address.map(|ip| vec![(ip, true)]);
+            let addresses = only.as_ref().unwrap_or(&self.bind).iter();
+            let listeners =
+                addresses.map(|&(ip, required)| Listener { address: SocketAddr::new(ip, port), required }).collect();
+            config.management_listeners = listeners;
+        }
         config.policies = self.policies.finish(&config.default_vhost)?;
         config.data_dir = (!self.ephemeral).then_some(self.data_dir);
         config.max_message_size = self.max_message_size.unwrap_or_else(|| config.profile.max_message_size());

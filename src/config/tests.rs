@@ -108,6 +108,8 @@ fn every_option_works_on_the_command_line_in_the_environment_and_in_the_file() {
         ("ephemeral", "true"),
         ("bind", "10.0.0.1"),
         ("port", "1"),
+        ("management-port", "off"),
+        ("admin-socket", "/s"),
         ("compat", "3.13"),
         ("compat-lint", "4.3"),
         ("definitions", "/d.json"),
@@ -500,4 +502,15 @@ fn log_levels_of_rabbitmq() {
     ] {
         assert_eq!(file(&format!("log.console.level = {theirs}")).log, ours);
     }
+}
+
+#[test]
+fn the_http_api_listens_beside_amqp_and_on_any_port_if_amqp_does() {
+    let ports = |config: &Config| config.management_listeners.iter().map(|on| on.address).collect::<Vec<_>>();
+    let at = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
+    assert_eq!(ports(&args(&["--bind", "10.0.0.1"])), at("10.0.0.1:15672"));
+    assert_eq!(ports(&args(&["--bind", "10.0.0.1", "--port", "0"])), at("10.0.0.1:0"));
+    assert_eq!(ports(&args(&["--bind", "10.0.0.1", "--port", "0", "--management-port", "1"])), at("10.0.0.1:1"));
+    assert_eq!(ports(&args(&["--management-port", "off"])), []);
+    assert_eq!(ports(&file("management.tcp.port = 8080\nmanagement.tcp.ip = 0.0.0.0")), at("0.0.0.0:8080"));
 }

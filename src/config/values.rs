@@ -91,6 +91,18 @@ pub(super) fn localhost(required: bool) -> Vec<(IpAddr, bool)> {
     vec![(Ipv4Addr::LOCALHOST.into(), true), (Ipv6Addr::LOCALHOST.into(), required)]
 }
 
+/// `None`: off.
+pub(super) fn port_or_off(text: &str) -> Result<Option<u16>, Expected> {
+    match text {
+        "off" | "none" => Ok(None),
+        _ => port(text).map(Some).map_err(|expected| format!("{expected}, or off")),
+    }
+}
+
+pub(super) fn address(text: &str) -> Result<IpAddr, Expected> {
+    ip_address(text).ok_or_else(|| "an IP address such as 127.0.0.1 or ::1".to_owned())
+}
+
 pub(super) fn addresses(text: &str) -> Result<Vec<(IpAddr, bool)>, Expected> {
     let mut found = Vec::new();
     for word in text.split(',').map(str::trim) {

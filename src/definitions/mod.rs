@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 
 pub use self::json::{from_json, to_json, to_json_table};
 pub use self::read::{read, read_vhost};
-pub use self::write::{Description, binding_json, exchange_json, policy_json, queue_json, user_json, vhost_json};
+pub use self::write::{
+    Description, binding_json, exchange_json, limits_json, policy_json, queue_json, user_json, vhost_json,
+};
 use crate::auth::{Permissions, User};
 use crate::model::arguments::QueueType;
 use crate::model::broker::Contents;

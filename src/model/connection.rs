@@ -5,7 +5,9 @@
 //! without a prefetch limit, and otherwise its credit.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::BytesMut;
 use leveret_protocol::{FieldTable, Method, put_method_frame};
@@ -14,6 +16,7 @@ use super::broker::Deferred;
 use super::ids::{ChannelKey, ConsumerKey, QueueKey};
 use super::quota::Quota;
 use super::record::Name;
+use super::timer::Millis;
 use crate::auth::{Permissions, TopicPermissions, User};
 
 /// Deliveries are assigned to a connection only while less than this waits to be encoded for it.
@@ -26,6 +29,8 @@ pub const BACKLOG_PER_DELIVERY: usize = 64;
 pub struct ConnectionInfo {
     /// `{peer ip}:{port} -> {local ip}:{port}`.
     pub name: Name,
+    /// `None`: it is the broker's own, and not shown to anybody.
+    pub socket: Option<Socket>,
     pub user: Arc<User>,
     pub permissions: Arc<Permissions>,
     /// `None`: every routing key will do.
@@ -40,6 +45,37 @@ pub struct ConnectionInfo {
     pub channel_quota: Arc<Quota>,
     /// Seconds; 0: none.
     pub heartbeat_s: u16,
+}
+
+/// Where a client sits, and what came and went; for management.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+    /// Milliseconds since the Unix epoch.
+    pub connected_at: Millis,
+    /// SASL mechanism of the login.
+    pub mechanism: Name,
+    pub traffic: Arc<Traffic>,
+}
+
+/// What a connection's task counts.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    pub received_bytes: AtomicU64,
+    pub sent_bytes: AtomicU64,
+    /// Reads and writes of the socket.
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+}
+
+impl Traffic {
+    /// One read or write of so many bytes. Only the connection's own task counts, so no atomic addition is needed.
+    pub fn count(bytes: &AtomicU64, calls: &AtomicU64, more: usize) {
+        use std::sync::atomic::Ordering::Relaxed;
+        bytes.store(bytes.load(Relaxed) + more as u64, Relaxed);
+        calls.store(calls.load(Relaxed) + 1, Relaxed);
+    }
 }
 
 /// What the client said it can do (§3.2).

@@ -70,6 +70,8 @@ pub struct Agreed {
     pub frame_max: u32,
     pub channel_max: u16,
     pub heartbeat_s: u16,
+    /// SASL mechanism of the login.
+    pub mechanism: String,
 }
 
 /// The handshake of one connection.
@@ -78,7 +80,6 @@ pub struct Handshake {
     state: State,
     limits: HandshakeLimits,
     decoder: Decoder,
-    mechanism: String,
     agreed: Agreed,
 }
 
@@ -93,8 +94,8 @@ impl Handshake {
                 frame_max: limits.frame_max,
                 channel_max: limits.channel_max,
                 heartbeat_s: limits.heartbeat_s,
+                mechanism: String::new(),
             },
-            mechanism: String::new(),
             limits,
         }
     }
@@ -175,13 +176,13 @@ impl Handshake {
             "AMQPLAIN" => sasl::amqplain(start_ok.response),
             "ANONYMOUS" if self.limits.anonymous => {
                 // The response is a trace at best, and means nothing.
-                self.mechanism = start_ok.mechanism.to_owned();
+                self.agreed.mechanism = start_ok.mechanism.to_owned();
                 self.state = State::LoggingIn;
                 return Step::LoginAnonymously;
             }
             other => return drop_step(format!("unknown authentication mechanism '{other}'")),
         };
-        self.mechanism = start_ok.mechanism.to_owned();
+        self.agreed.mechanism = start_ok.mechanism.to_owned();
         match credentials {
             Ok((user, password)) => {
                 self.state = State::LoggingIn;
@@ -209,7 +210,7 @@ impl Handshake {
         }
         let text = format!(
             "Login was refused using authentication mechanism {}. For details see the broker logfile.",
-            self.mechanism
+            self.agreed.mechanism
         );
         self.refuse(ReplyCode::AccessRefused, &text, MethodId::NONE, out)
     }

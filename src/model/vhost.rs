@@ -24,6 +24,8 @@ pub struct Vhost {
     /// The RabbitMQ version to behave like; `None`: the node's.
     pub profile: Option<Profile>,
     pub limits: VhostLimits,
+    /// It cannot be deleted.
+    pub protected: bool,
 }
 
 /// Limits as they were set: `None` and negative numbers are none, 0 allows nothing.
@@ -44,6 +46,7 @@ impl Vhost {
             default_queue_type: None,
             profile: None,
             limits: VhostLimits::default(),
+            protected: false,
         }
     }
 
@@ -71,6 +74,9 @@ impl Vhost {
             if let Some(limit) = limit {
                 table.insert(field, FieldValue::I64(limit));
             }
+        }
+        if self.protected {
+            table.insert("protected", FieldValue::Bool(true));
         }
         encode_record(&table)
     }
@@ -100,6 +106,7 @@ impl Vhost {
                 max_connections: optional(&table, "max_connections", integer)?,
                 max_queues: optional(&table, "max_queues", integer)?,
             },
+            protected: optional(&table, "protected", FieldValue::as_bool)?.unwrap_or(false),
         })
     }
 }
@@ -138,6 +145,7 @@ mod tests {
             default_queue_type: Some(QueueType::Quorum),
             profile: Some(Profile::V3_13),
             limits: VhostLimits { max_connections: Some(-1), max_queues: Some(0) },
+            protected: true,
             ..Vhost::new("a".into(), (1 << 24) - 1)
         };
         for vhost in [bare, full] {

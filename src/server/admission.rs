@@ -8,8 +8,11 @@ use std::sync::Arc;
 use dashmap::DashMap;
 
 use super::Server;
-use super::shard::Shard;
+use super::admin::deleted;
+use super::shard::{Shard, Wakeup};
 use crate::auth::{Permissions, TopicPermissions, User};
+use crate::model::connection::ConnectionInfo;
+use crate::model::ids::ConnectionKey;
 use crate::model::quota::{Permit, Quota, effective};
 use crate::model::record::Name;
 
@@ -37,21 +40,35 @@ impl Admission {
         self.node.join()
     }
 
-    /// The counts of this user, with the limits that it has now.
+    pub fn connection_count(&self) -> u64 {
+        self.node.used()
+    }
+
+    /// May no further connection come?
+    pub fn is_full(&self) -> bool {
+        self.node.reached().is_some()
+    }
+
+    /// The counts of this user.
     fn of_user(&self, user: &User) -> UserQuotas {
-        let new = || UserQuotas { connections: Quota::new(None), channels: Quota::new(None) };
-        let quotas = self.users.entry(user.name.clone()).or_insert_with(new).clone();
+        let new = || UserQuotas {
+            connections: Quota::new(effective(user.limits.max_connections)),
+            channels: Quota::new(effective(user.limits.max_channels)),
+        };
+        self.users.entry(user.name.clone()).or_insert_with(new).clone()
+    }
+
+    /// The user's limits have changed, perhaps.
+    pub fn limit(&self, user: &User) {
+        let quotas = self.of_user(user);
         quotas.connections.set_max(effective(user.limits.max_connections));
         quotas.channels.set_max(effective(user.limits.max_channels));
-        quotas
     }
 }
 
 /// A vhost that may be entered, and what may be done there.
 pub(super) struct Entry {
     pub shard: Arc<Shard>,
-    pub permissions: Arc<Permissions>,
-    pub topic_permissions: Option<Arc<TopicPermissions>>,
     /// Channels of this user.
     pub channel_quota: Arc<Quota>,
     pub seats: Seats,
@@ -82,9 +99,38 @@ impl Server {
             format!("connection refused for user '{}': user connection limit ({limit}) is reached", user.name)
         })?;
         let key = (user.name.clone(), shard.name.clone());
-        let permissions = self.permissions.get(&key).map(|permissions| permissions.clone()).ok_or_else(refused)?;
-        let topic_permissions = self.topic_permissions.get(&key).map(|permissions| permissions.clone());
+        if !self.permissions.contains_key(&key) {
+            return Err(refused());
+        }
         let seats = Seats { _vhost: of_vhost, _user: of_user };
-        Ok(Entry { shard, permissions, topic_permissions, channel_quota: quotas.channels, seats })
+        Ok(Entry { shard, channel_quota: quotas.channels, seats })
+    }
+
+    /// Lets a connection into its vhost, with the rights that its user has at that moment: whoever changes them
+    /// does so first, and then, under the vhost's lock, for the connections that are open.
+    pub(super) fn open(&self, shard: &Shard, mut info: ConnectionInfo, wakeup: &Arc<Wakeup>) -> ConnectionKey {
+        let (connection, _) = shard.turn(None, |broker, now| {
+            let user = info.user.clone();
+            (info.permissions, info.topic_permissions) = self.rights(&user, &shard.name);
+            let connection = broker.connection_opened(info, now);
+            shard.add_wakeup(connection, wakeup.clone());
+            if shard.is_closed() {
+                broker.force_close(connection, &deleted(&shard.name), now);
+            } else if !Arc::ptr_eq(&user, &self.operator) && self.users.read().get(&user.name).is_none() {
+                broker.force_close(connection, &format!("user '{}' is deleted", user.name), now);
+            }
+            connection
+        });
+        connection
+    }
+
+    fn rights(&self, user: &Arc<User>, vhost: &Name) -> (Arc<Permissions>, Option<Arc<TopicPermissions>>) {
+        if Arc::ptr_eq(user, &self.operator) {
+            return (Arc::new(Permissions::all()), None);
+        }
+        let key = (user.name.clone(), vhost.clone());
+        let permissions = self.permissions.get(&key).map(|permissions| permissions.clone());
+        let topic = self.topic_permissions.get(&key).map(|permissions| permissions.clone());
+        (permissions.unwrap_or_else(|| Arc::new(Permissions::none())), topic)
     }
 }

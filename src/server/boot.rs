@@ -1,12 +1,15 @@
 //! Start and stop: recovers what the store holds, opens the listeners, says so, and takes it all down again.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -16,11 +19,13 @@ use super::notify::notify;
 use super::pager::Pager;
 use super::recovery::Boot;
 use super::store_thread::{self, StoreSignal};
-use super::{Directory, SHUTDOWN_REASON, Server, listener};
+use super::{Directory, NodeInfo, SHUTDOWN_REASON, Server, listener};
+use crate::auth::{User, UserLimits};
 use crate::config::Config;
 use crate::definitions::DefinitionError;
+use crate::management::Management;
 use crate::model::broker::RecoveryError;
-use crate::model::record::DefinitionKind;
+use crate::model::record::{DefinitionKind, Name};
 use crate::storage::paging::PageLog;
 use crate::storage::sled::SledStore;
 use crate::storage::{Store, StoreError, StoreOptions};
@@ -33,6 +38,10 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(1200);
 pub enum StartError {
     #[error("cannot listen on {address}: {reason}; stop what uses it, or choose another with --port or --bind")]
     Listen { address: SocketAddr, reason: std::io::Error },
+    #[error(
+        "cannot listen on {address} for the HTTP API: {reason}; stop what uses it, or give --management-port a number, 0 or off"
+    )]
+    Management { address: SocketAddr, reason: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -87,10 +96,11 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         store = Some(Box::new(opened));
     }
     let signal = store.is_some().then(|| Arc::new(StoreSignal::default()));
-    let (users, permissions, topic_permissions) = boot.finish(&directory, signal.as_ref())?;
+    let restored = boot.finish(&directory, signal.as_ref())?;
     let listeners = listener::bind_all(&config.tcp_listeners)
         .map_err(|(address, reason)| StartError::Listen { address, reason })?;
-    let address = listeners.first().and_then(|listener| listener.local_addr().ok());
+    let management_listeners = listener::bind_all(&config.management_listeners)
+        .map_err(|(address, reason)| StartError::Management { address, reason })?;
     let store_thread = match (store, &signal) {
         (Some(store), Some(signal)) => {
             let pager = Pager::new(pages.expect("a data folder has a place for pages"));
@@ -98,26 +108,44 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         }
         _ => None,
     };
+    let served = addresses(&[("amqp", &listeners), ("http", &management_listeners)]);
     let admission = Admission::new(config.limits.connections);
     let server = Arc::new(Server {
         config,
         directory: directory.clone(),
-        users: RwLock::new(users),
-        permissions,
-        topic_permissions,
+        users: RwLock::new(restored.users),
+        permissions: restored.permissions,
+        topic_permissions: restored.topic_permissions,
         admission,
+        parameters: RwLock::new(restored.parameters),
+        node: restored.node,
+        vhost_number: AtomicU64::new(restored.vhost_number),
+        store: signal.clone(),
+        clock,
+        admin: Mutex::new(()),
+        operator: Arc::new(User {
+            name: Name::from("rmq-cli"),
+            password: None,
+            tags: vec!["administrator".to_owned()],
+            limits: UserLimits::default(),
+        }),
+        node_info: NodeInfo { name: node_name(), started_at: clock.now(), listeners: served },
     });
     // Before the ready line: whoever reads it may send a signal at once.
     let mut stop = StopSignals::listen()?;
     let mut tasks = JoinSet::new();
     for shard in directory.shards() {
-        tasks.spawn(shard.run_timers());
+        tokio::spawn(shard.run_timers());
     }
     for listener in listeners {
         tasks.spawn(listener::accept(server.clone(), listener));
     }
     let pid_file = server.config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    announce(address, started);
+    let management = Management::new(server.clone());
+    for listener in management_listeners {
+        tasks.spawn(management.clone().serve(listener));
+    }
+    announce(&server.node_info.listeners, started);
     notify("READY=1");
     let name = stop.wait().await;
     notify("STOPPING=1");
@@ -134,6 +162,9 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tasks.shutdown().await;
+    for shard in directory.shards() {
+        shard.close();
+    }
     if let (Some(signal), Some(thread)) = (signal, store_thread) {
         for shard in directory.shards() {
             shard.turn(None, |broker, now| broker.prepare_stop(now));
@@ -168,13 +199,33 @@ impl Drop for PidFile<'_> {
     }
 }
 
+/// Where we listen, by protocol.
+fn addresses(bound: &[(&'static str, &[TcpListener])]) -> Vec<(&'static str, SocketAddr)> {
+    let of = |listeners: &[TcpListener]| listeners.iter().filter_map(|on| on.local_addr().ok()).collect::<Vec<_>>();
+    bound.iter().flat_map(|(protocol, listeners)| of(listeners).into_iter().map(|at| (*protocol, at))).collect()
+}
+
+/// What RabbitMQ would be called here: tools show it and send it back.
+fn node_name() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let host = read.ok().map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
+    let host = host.unwrap_or_else(|| "localhost".to_owned());
+    format!("rabbit@{}", host.split('.').next().unwrap_or(&host))
+}
+
 /// The one line on stdout, when and only when clients are served.
-fn announce(address: Option<SocketAddr>, started: Instant) {
+fn announce(listeners: &[(&'static str, SocketAddr)], started: Instant) {
     let took = started.elapsed();
     tracing::info!("Server startup complete; 0 plugins started.");
-    let address = address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let first = |wanted| listeners.iter().find(|(protocol, _)| *protocol == wanted).map(|(_, address)| address);
+    let mut served = String::new();
+    for (word, protocol) in [("amqp", "amqp"), ("management", "http")] {
+        if let Some(address) = first(protocol) {
+            let _ = write!(served, "{word}={address} ");
+        }
+    }
     let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "leveret ready amqp={address} pid={} in={}ms", std::process::id(), took.as_millis());
+    let _ = writeln!(stdout, "leveret ready {served}pid={} in={}ms", std::process::id(), took.as_millis());
     let _ = stdout.flush();
 }
 

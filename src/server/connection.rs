@@ -21,7 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Server;
 use super::admission::{Entry, Seats};
 use super::shard::{Shard, Wakeup};
-use crate::model::connection::{ConnectionInfo, ConnectionState};
+use crate::auth::Permissions;
+use crate::model::connection::{ConnectionInfo, ConnectionState, Socket, Traffic};
 use crate::model::handshake::{Handshake, Step};
 use crate::model::ids::ConnectionKey;
 use crate::model::output::Output;
@@ -56,7 +57,8 @@ where
     let arrival = server.admission.arrive();
     let deadline = Instant::now() + server.config.handshake_timeout;
     let mut input = BytesMut::new();
-    let entered = match timeout_at(deadline, shake_hands(&server, &mut stream, &mut input, peer, &name)).await {
+    let entered = match timeout_at(deadline, shake_hands(&server, &mut stream, &mut input, (peer, local), &name)).await
+    {
         Ok(Ok(Some(entered))) => entered,
         Ok(Ok(None)) => return,
         Ok(Err(error)) => {
@@ -68,13 +70,14 @@ where
             return;
         }
     };
-    let Entered { shard, connection, decoder, wakeup, seats } = entered;
+    let Entered { shard, connection, decoder, wakeup, traffic, seats } = entered;
     let mut client = Client {
         stream: &mut stream,
         shard: &shard,
         connection,
         decoder,
         wakeup: &wakeup,
+        traffic: &traffic,
         carry: input,
         output: Output::default(),
         state: ConnectionState::Running,
@@ -122,6 +125,7 @@ struct Entered {
     connection: ConnectionKey,
     decoder: Decoder,
     wakeup: Arc<Wakeup>,
+    traffic: Arc<Traffic>,
     seats: Seats,
 }
 
@@ -130,7 +134,7 @@ async fn shake_hands<S>(
     server: &Server,
     stream: &mut S,
     input: &mut BytesMut,
-    peer: SocketAddr,
+    (peer, local): (SocketAddr, SocketAddr),
     name: &Name,
 ) -> io::Result<Option<Entered>>
 where
@@ -170,14 +174,22 @@ where
             let user = user.take().expect("login comes before open");
             match server.enter(vhost, &user) {
                 Ok(entry) => {
-                    let Entry { shard, permissions, topic_permissions, channel_quota, seats } = entry;
+                    let Entry { shard, channel_quota, seats } = entry;
                     stream.write_all(&out).await?;
                     let (decoder, agreed) = handshake.into_running();
+                    let traffic = Arc::new(Traffic::default());
                     let info = ConnectionInfo {
                         name: name.clone(),
+                        socket: Some(Socket {
+                            peer,
+                            local,
+                            connected_at: shard.clock.now(),
+                            mechanism: agreed.mechanism.into(),
+                            traffic: traffic.clone(),
+                        }),
                         user,
-                        permissions,
-                        topic_permissions,
+                        permissions: Arc::new(Permissions::none()), // `open` looks them up
+                        topic_permissions: None,
                         client_properties: agreed.client_properties,
                         capabilities: agreed.capabilities,
                         frame_max: agreed.frame_max,
@@ -195,12 +207,8 @@ where
                         shard.name
                     );
                     let wakeup = Arc::new(Wakeup::default());
-                    let (connection, _) = shard.turn(None, |broker, now| {
-                        let connection = broker.connection_opened(info, now);
-                        shard.add_wakeup(connection, wakeup.clone());
-                        connection
-                    });
-                    return Ok(Some(Entered { shard, connection, decoder, wakeup, seats }));
+                    let connection = server.open(&shard, info, &wakeup);
+                    return Ok(Some(Entered { shard, connection, decoder, wakeup, traffic, seats }));
                 }
                 Err(explanation) => step = handshake.open_refused(&explanation, &mut out),
             }
@@ -261,6 +269,7 @@ struct Client<'a, S> {
     connection: ConnectionKey,
     decoder: Decoder,
     wakeup: &'a Wakeup,
+    traffic: &'a Traffic,
     /// Input that is no whole frame yet.
     carry: BytesMut,
     output: Output,
@@ -362,6 +371,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(written)) => {
                     self.output.advance(written);
+                    Traffic::count(&self.traffic.sent_bytes, &self.traffic.writes, written);
                     wrote = true;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -386,6 +396,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             let mut buffer = ReadBuf::new(shared);
             ready!(Pin::new(&mut *self.stream).poll_read(context, &mut buffer))?;
             let read = buffer.filled().len();
+            Traffic::count(&self.traffic.received_bytes, &self.traffic.reads, read);
             if self.carry.is_empty() {
                 self.take_input(buffer.filled());
             } else {

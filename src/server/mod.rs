@@ -1,11 +1,13 @@
 //! The shell: sockets, tasks, clock and store round the model. Performs what the model asks for, decides nothing.
 
+pub mod admin;
 mod admission;
 mod boot;
 mod clock;
 mod connection;
 mod import;
 mod listener;
+pub mod loopback;
 mod notify;
 mod pager;
 mod recovery;
@@ -14,19 +16,26 @@ mod store_thread;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use dashmap::DashMap;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use self::admin::Parameters;
 use self::admission::Admission;
 pub use self::boot::{StartError, start};
+use self::clock::Clock;
 use self::shard::Shard;
+use self::store_thread::StoreSignal;
 
 use crate::auth::{AuthFailure, Permissions, TopicPermissions, User, UserDirectory};
 use crate::config::Config;
 use crate::model::connection::ConnectionInfo;
 use crate::model::handshake::HandshakeLimits;
+use crate::model::queue::Queue;
+use crate::model::quota::NodeQuotas;
 use crate::model::record::Name;
+use crate::model::timer::Millis;
 
 /// Text of the 320 that clients get at shutdown (§3.10).
 const SHUTDOWN_REASON: &str = "broker forced connection closure with reason 'shutdown'";
@@ -46,6 +55,10 @@ impl Directory {
         self.shards.insert(shard.name.clone(), shard);
     }
 
+    fn remove(&self, vhost: &str) {
+        self.shards.remove(vhost);
+    }
+
     fn shards(&self) -> Vec<Arc<Shard>> {
         self.shards.iter().map(|shard| shard.clone()).collect()
     }
@@ -63,6 +76,35 @@ pub struct Server {
     /// By user, then vhost; most have none.
     topic_permissions: ByUserAndVhost<TopicPermissions>,
     admission: Admission,
+    parameters: RwLock<Parameters>,
+    /// What is counted over all vhosts.
+    node: NodeQuotas,
+    /// Number of the last vhost.
+    vhost_number: AtomicU64,
+    store: Option<Arc<StoreSignal>>,
+    clock: Clock,
+    /// Held while an operator changes something: one at a time.
+    admin: Mutex<()>,
+    /// Who acts through the local admin socket: may do anything, and is no user that could log in.
+    pub operator: Arc<User>,
+    pub node_info: NodeInfo,
+}
+
+/// What this broker is, for management.
+#[derive(Debug)]
+pub struct NodeInfo {
+    /// Such as `rabbit@host`.
+    pub name: String,
+    /// Milliseconds since the Unix epoch.
+    pub started_at: Millis,
+    /// What is listened on: protocol and address.
+    pub listeners: Vec<(&'static str, SocketAddr)>,
+}
+
+/// Fills `bytes` with what nobody can guess, from the operating system.
+fn random(bytes: &mut [u8]) {
+    use rand_chacha::rand_core::{OsRng, TryRngCore as _};
+    OsRng.try_fill_bytes(bytes).expect("the operating system gives random bytes");
 }
 
 impl Server {
@@ -95,7 +137,44 @@ impl Server {
         }
     }
 
-    fn log_in(&self, user: &str, password: &str, peer: SocketAddr) -> Result<Arc<User>, AuthFailure> {
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What this cluster of one is called.
+    pub fn cluster_name(&self) -> String {
+        let named = self.parameter(admin::GLOBAL, admin::GLOBAL, "cluster_name");
+        let named = named.as_ref().and_then(|name| name.as_str()).map(str::to_owned);
+        named.unwrap_or_else(|| self.node_info.name.clone())
+    }
+
+    /// Connections of clients, those in their handshake included.
+    pub fn connection_count(&self) -> u64 {
+        self.admission.connection_count()
+    }
+
+    /// Bytes that the messages of all queues hold.
+    pub fn queue_memory(&self) -> u64 {
+        let shards = self.directory.shards();
+        let of = |shard: &Arc<Shard>| shard.turn(None, |broker, _| broker.queues().map(Queue::memory).sum::<usize>()).0;
+        shards.iter().map(of).sum::<usize>() as u64
+    }
+
+    /// May no further connection come?
+    pub fn is_full(&self) -> bool {
+        self.admission.is_full()
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    /// Checks a name and password, from AMQP and HTTP alike.
+    ///
+    /// # Errors
+    /// See [`UserDirectory::authenticate`].
+    pub fn log_in(&self, user: &str, password: &str, peer: SocketAddr) -> Result<Arc<User>, AuthFailure> {
         let is_loopback = peer.ip().to_canonical().is_loopback();
         self.users.read().authenticate(user, password, is_loopback, &self.config.loopback_users)
     }

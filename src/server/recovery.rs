@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use dashmap::DashMap;
 
+use super::admin::Parameters;
 use super::boot::StartError;
 use super::clock::Clock;
 use super::shard::Shard;
 use super::store_thread::StoreSignal;
-use super::{ByUserAndVhost, Directory};
+use super::{ByUserAndVhost, Directory, random};
 use crate::auth::{PasswordHash, Pattern, Permissions, TopicPermissions, User, UserDirectory, UserLimits};
 use crate::config::Config;
 use crate::model::broker::{Broker, PagingSettings, Settings};
@@ -40,10 +41,22 @@ pub(super) struct Boot<'a> {
     pub(super) topic_permissions: ByUserAndVhost<TopicPermissions>,
     pub(super) brokers: BTreeMap<Name, Broker>,
     pub(super) vhosts: BTreeMap<Name, Vhost>,
+    parameters: Parameters,
     /// Counts over all vhosts.
     node: NodeQuotas,
     /// Number of the last vhost: each has its own range of queue ids in the store.
     vhost_number: u64,
+}
+
+/// What a server begins with, besides its vhosts.
+pub(super) struct Restored {
+    pub users: UserDirectory,
+    pub permissions: ByUserAndVhost<Permissions>,
+    pub topic_permissions: ByUserAndVhost<TopicPermissions>,
+    pub parameters: Parameters,
+    pub node: NodeQuotas,
+    /// Number of the last vhost.
+    pub vhost_number: u64,
 }
 
 /// Queue ids of one vhost: 2^40 of them.
@@ -60,6 +73,7 @@ impl<'a> Boot<'a> {
             topic_permissions: DashMap::new(),
             brokers: BTreeMap::new(),
             vhosts: BTreeMap::new(),
+            parameters: Parameters::default(),
             node: NodeQuotas {
                 channels: Quota::new(config.limits.channels),
                 queues: Quota::new(config.limits.queues),
@@ -178,6 +192,7 @@ impl<'a> Boot<'a> {
                     .map_err(|error| record(error.to_string()))?;
                 self.topic_permissions.insert((user, vhost), Arc::new(permissions));
             }
+            DefinitionKind::Parameter => self.parameters.recover(key, value).map_err(record)?,
             _ => match self.brokers.get_mut(&key.vhost) {
                 Some(broker) => broker.recover_definition(key, value, self.now)?,
                 None => return Err(record(format!("its vhost '{}' is missing", key.vhost))),
@@ -193,8 +208,7 @@ impl<'a> Boot<'a> {
 
     fn add_vhost(&mut self, vhost: Vhost) {
         self.vhost_number = self.vhost_number.max(vhost.number);
-        let settings = settings(self.config, &vhost, &self.node);
-        let broker = Broker::new(vhost.name.clone(), settings, vhost.number << QUEUE_ID_BITS, seed());
+        let broker = new_broker(self.config, &vhost, &self.node);
         self.brokers.insert(vhost.name.clone(), broker);
         self.vhosts.insert(vhost.name.clone(), vhost);
     }
@@ -204,7 +218,7 @@ impl<'a> Boot<'a> {
         mut self,
         directory: &Directory,
         signal: Option<&Arc<StoreSignal>>,
-    ) -> Result<(UserDirectory, ByUserAndVhost<Permissions>, ByUserAndVhost<TopicPermissions>), StartError> {
+    ) -> Result<Restored, StartError> {
         let keep = |key: DefinitionKey, value: Bytes| {
             if let Some(signal) = signal {
                 signal.submit(Op::Put { key, value });
@@ -228,7 +242,14 @@ impl<'a> Boot<'a> {
             let vhost = self.vhosts.remove(&name).expect("each broker has its vhost");
             directory.add(Arc::new(Shard::new(&vhost, broker, self.clock, signal.cloned())));
         }
-        Ok((self.users, self.permissions, self.topic_permissions))
+        Ok(Restored {
+            users: self.users,
+            permissions: self.permissions,
+            topic_permissions: self.topic_permissions,
+            parameters: self.parameters,
+            node: self.node,
+            vhost_number: self.vhost_number,
+        })
     }
 
     /// Gives the vhosts that there are the policies of the settings file.
@@ -244,7 +265,7 @@ impl<'a> Boot<'a> {
         let config = self.config;
         let vhost = self.make_vhost(&config.default_vhost, "Default virtual host", keep)?;
         let mut salt = [0; 4];
-        salt.copy_from_slice(&seed()[..4]);
+        random(&mut salt);
         let user = User {
             name: Name::from(config.default_user.as_str()),
             password: Some(PasswordHash::new(salt, config.default_pass.expose())),
@@ -307,6 +328,13 @@ impl<'a> Boot<'a> {
     }
 }
 
+/// The broker of a vhost, with nothing in it yet.
+pub(super) fn new_broker(config: &Config, vhost: &Vhost, node: &NodeQuotas) -> Broker {
+    let mut seed = [0; 32];
+    random(&mut seed);
+    Broker::new(vhost.name.clone(), settings(config, vhost, node), vhost.number << QUEUE_ID_BITS, seed)
+}
+
 /// What the broker of a vhost is told: what is set for this vhost alone, else what it has stored, else what is
 /// set for the node.
 fn settings(config: &Config, vhost: &Vhost, node: &NodeQuotas) -> Settings {
@@ -343,12 +371,4 @@ impl Progress {
             tracing::info!(messages = self.messages, "recovering");
         }
     }
-}
-
-/// Bytes that nobody can guess, from the operating system.
-fn seed() -> [u8; 32] {
-    use rand_chacha::rand_core::{OsRng, TryRngCore as _};
-    let mut seed = [0; 32];
-    OsRng.try_fill_bytes(&mut seed).expect("the operating system gives random bytes");
-    seed
 }

@@ -10,7 +10,7 @@ use std::task::Context;
 
 use atomic_waker::AtomicWaker;
 use dashmap::DashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::clock::Clock;
@@ -69,6 +69,8 @@ pub struct Shard {
     pub name: Name,
     /// Connections that have entered, and how many may.
     pub connections: Arc<Quota>,
+    /// What is known of it besides its contents.
+    pub vhost: RwLock<Vhost>,
     broker: Mutex<Broker>,
     wakeups: DashMap<ConnectionKey, Arc<Wakeup>>,
     /// What the timer task sleeps for; `Millis::MAX`: nothing.
@@ -77,6 +79,8 @@ pub struct Shard {
     store: Option<Arc<StoreSignal>>,
     /// Somebody waits for the store to catch up.
     held_back: AtomicBool,
+    /// The vhost is deleted.
+    closed: AtomicBool,
     pub clock: Clock,
 }
 
@@ -86,12 +90,14 @@ impl Shard {
         Self {
             name: vhost.name.clone(),
             connections: Quota::new(effective(vhost.limits.max_connections)),
+            vhost: RwLock::new(vhost.clone()),
             broker: Mutex::new(broker),
             wakeups: DashMap::new(),
             armed: AtomicU64::new(Millis::MAX),
             rearm: Notify::new(),
             store,
             held_back: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             clock,
         }
     }
@@ -178,9 +184,19 @@ impl Shard {
         self.let_go();
     }
 
-    /// Calls the broker whenever something is due. Runs for ever.
+    /// Lets [`Self::run_timers`] end.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.rearm.notify_one();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Calls the broker whenever something is due, until [`Self::close`].
     pub async fn run_timers(self: Arc<Self>) {
-        loop {
+        while !self.is_closed() {
             let mut deadline = None;
             self.turn(None, |broker, now| {
                 broker.advance(now);

@@ -7,6 +7,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::Directory;
 use super::pager::Pager;
@@ -26,8 +27,16 @@ pub struct StoreSignal {
     raised: AtomicBool,
     stopping: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// Operations of the server itself: users, vhosts, permissions.
-    own: Mutex<Vec<Op>>,
+    own: Mutex<Own>,
+}
+
+/// What the server itself, and no vhost's broker, has for the store.
+#[derive(Debug, Default)]
+struct Own {
+    /// Users, vhosts, permissions.
+    ops: Vec<Op>,
+    /// Who waits until everything that was changed before is on disk.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl StoreSignal {
@@ -42,8 +51,23 @@ impl StoreSignal {
 
     /// Adds an operation that belongs to no vhost's broker.
     pub fn submit(&self, op: Op) {
-        self.own.lock().push(op);
+        self.own.lock().ops.push(op);
         self.raise();
+    }
+
+    /// Adds operations that become durable together or not at all.
+    pub fn submit_all(&self, ops: impl IntoIterator<Item = Op>) {
+        self.own.lock().ops.extend(ops);
+        self.raise();
+    }
+
+    /// Waits until all that was submitted or changed in any vhost before is on disk.
+    pub async fn flushed(&self) {
+        let (sender, receiver) = oneshot::channel();
+        self.own.lock().waiting.push(sender);
+        self.raise();
+        // An error: the broker stops, and its last commits are on disk or it says so.
+        let _ = receiver.await;
     }
 
     /// Lets the thread commit what is left, close the store, and end.
@@ -135,9 +159,10 @@ fn commit_all(
 ) -> Result<bool, StoreError> {
     let mut committing = Vec::new();
     let mut used = 0;
-    let own = std::mem::take(&mut *signal.own.lock());
-    if !own.is_empty() {
-        empty_batch(batches, used).ops = own;
+    // Before the vhosts' batches: what they have now was changed before anybody in it began to wait.
+    let Own { ops, waiting } = std::mem::take(&mut *signal.own.lock());
+    if !ops.is_empty() {
+        empty_batch(batches, used).ops = ops;
         used += 1;
     }
     for shard in directory.shards() {
@@ -163,6 +188,9 @@ fn commit_all(
     }
     for (shard, commit) in &committing {
         shard.stored(*commit);
+    }
+    for waiter in waiting {
+        let _ = waiter.send(());
     }
     for batch in batches.iter_mut() {
         batch.clear();

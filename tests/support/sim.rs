@@ -457,6 +457,7 @@ fn connection_info(number: usize, frame_max: u32) -> ConnectionInfo {
     let user = User { name: Name::from("guest"), password: None, tags: Vec::new(), limits: UserLimits::default() };
     ConnectionInfo {
         name: Name::from(format!("c{number}")),
+        socket: None,
         user: user.into(),
         permissions: Permissions { configure: all(), write: all(), read: all() }.into(),
         topic_permissions: None,

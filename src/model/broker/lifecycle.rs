@@ -15,7 +15,7 @@ const CLOSE_TIMEOUT_MS: Millis = 30_000;
 impl Broker {
     /// A client has passed the handshake: answers connection.open.
     pub fn connection_opened(&mut self, info: ConnectionInfo, now: Millis) -> ConnectionKey {
-        self.stats.connections_opened += 1;
+        self.stats.connections_opened += u64::from(info.socket.is_some());
         let heartbeat_ms = u64::from(info.heartbeat_s) * 1000;
         let key = self.connections.insert(Connection::new(info));
         if heartbeat_ms > 0 {
@@ -33,7 +33,8 @@ impl Broker {
             return;
         }
         self.end_channels(connection, now);
-        self.connections.remove(connection);
+        let gone = self.connections.remove(connection);
+        self.stats.connections_closed += u64::from(gone.is_some_and(|gone| gone.info.socket.is_some()));
         if !self.deaths.is_empty() {
             self.process_deaths(now);
         }
@@ -44,6 +45,14 @@ impl Broker {
         if self.connections.get(connection).is_some_and(|state| state.state == ConnectionState::Running) {
             let error = AmqpError::Forced(reason.to_owned());
             self.fail(connection, 0, MethodId::NONE, &error, now);
+        }
+    }
+
+    /// Closes the connections of this user as [`Self::force_close`] does.
+    pub fn force_close_user(&mut self, user: &str, reason: &str, now: Millis) {
+        let of_user = self.connections.iter().filter(|(_, connection)| &*connection.info.user.name == user);
+        for connection in of_user.map(|(key, _)| key).collect::<Vec<ConnectionKey>>() {
+            self.force_close(connection, reason, now);
         }
     }
 

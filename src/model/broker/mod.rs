@@ -9,6 +9,7 @@
 //! command that could see the difference.
 
 mod access;
+mod admin;
 mod consume;
 mod dead_letter;
 mod definitions;
@@ -139,6 +140,7 @@ pub struct BrokerStats {
     pub published: u64,
     pub unroutable: u64,
     pub connections_opened: u64,
+    pub connections_closed: u64,
     pub channels_opened: u64,
 }
 

@@ -49,6 +49,7 @@ impl Rig {
         let all = || Pattern::new(".*").unwrap();
         let info = ConnectionInfo {
             name: Name::from("1.1.1.1:1 -> 2.2.2.2:2"),
+            socket: None,
             user: Arc::new(User {
                 name: Name::from("guest"),
                 password: None,
