@@ -104,7 +104,7 @@ def ignored(file):
 
 
 def has(tool):
-    """A command, a Python module `python:…`, a Perl module `perl:…`, or a file."""
+    """A command, a library (`python:…`, `perl:…`, `php:…`, `ruby:…`), or a file."""
     kind, _, name = tool.rpartition(":")
     if kind == "python":
         return importlib.util.find_spec(name) is not None
@@ -112,6 +112,8 @@ def has(tool):
         return bool(shutil.which("perl")) and subprocess.run(["perl", f"-M{name.replace('.', '::')}", "-e", "1"], stderr=subprocess.DEVNULL).returncode == 0
     if kind == "php":
         return bool(shutil.which("php")) and name in subprocess.run(["php", "-m"], stdout=subprocess.PIPE, text=True).stdout.split()
+    if kind == "ruby":
+        return bool(shutil.which("ruby")) and subprocess.run(["ruby", f"-r{name}", "-e", "1"], stderr=subprocess.DEVNULL).returncode == 0
     if tool.startswith("/"):
         return os.path.exists(tool)
     return bool(shutil.which(tool))

@@ -329,6 +329,8 @@ func frozen(*names) {
 func stalled(*names) {
 	connection := dialWith(time.Second, plain())
 	closed := connection.NotifyClose(make(chan *amqp.Error, 1))
+	// The library counts from the first heartbeat that comes.
+	time.Sleep(1500 * time.Millisecond)
 	control("stall")
 	defer control("resume")
 	receive("the library to notice", closed)

@@ -13,6 +13,9 @@ final class Checks {
     static final int PATTERN_LIMIT_S = 40;
     static final int WAIT_LIMIT_S = 10;
 
+    /** What {@link #attempt} gives begins with this when the step cannot be asked of this library or broker. */
+    static final String NOT_APPLICABLE = "n/a ";
+
     private static final ExecutorService STEPS = Executors.newCachedThreadPool();
 
     /** A check failed; the message says what was expected and what came. */
@@ -57,6 +60,9 @@ final class Checks {
             return "expected an end, got an interrupt";
         } catch (ExecutionException failed) {
             Throwable cause = failed.getCause();
+            if (cause instanceof Driver.NotApplicable) {
+                return NOT_APPLICABLE + cause.getMessage();
+            }
             return cause instanceof Mismatch ? cause.getMessage() : "expected no exception, got " + causes(cause);
         }
     }
