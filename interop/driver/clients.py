@@ -15,6 +15,7 @@ ALL = [
     Node("node-cloudamqp-client", "@cloudamqp/amqp-client", [["features.js"]]),
     Go("go-amqp091", "amqp091-go", [[]]),
     Java("java-amqp-client", "amqp-client", [["interop.Main"]]),
+    Script("C", ["bash"], "amqp-tools", "rabbitmq-c, its command-line tools", [["features.sh"]], {"amqp-get": "amqp-tools"}),
     Script("PHP", ["php"], "php-amqplib", "php-amqplib", [["features.php"]],
            {"php": "php-cli", "/usr/share/php/PhpAmqpLib/autoload.php": "php-amqplib"}),
     Script("Ruby", ["ruby"], "ruby-bunny", "bunny", [["features.rb"]], {"ruby": "ruby", "ruby:bunny": "ruby-bunny"}),

@@ -241,6 +241,8 @@ $features = [
         equal('properties', $every, $properties);
         equal('decimal', [12345, 2], [$back['decimal']->getN(), $back['decimal']->getE()]);
         equal('time', 1709208000, $back['time'] instanceof DateTimeInterface ? $back['time']->getTimestamp() : $back['time']);
+        // And the broker's double as text.
+        [$back['double'], $back['array'][2][0]] = [(float) $back['double'], (float) $back['array'][2][0]];
         unset($headers['decimal'], $headers['time'], $back['decimal'], $back['time']);
         equal('headers', $headers, $back);
         equal('none', [], taken($channel, $queue)->get_properties());

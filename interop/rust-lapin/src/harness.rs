@@ -47,6 +47,20 @@ impl Display for Failure {
     }
 }
 
+impl Failure {
+    const NOT_APPLICABLE: &str = "n/a ";
+
+    /// The library or the broker cannot be asked this.
+    pub fn not_applicable(why: &str) -> Self {
+        Self(format!("{}{why}", Self::NOT_APPLICABLE))
+    }
+
+    /// Why it could not be asked, if that is all.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.strip_prefix(Self::NOT_APPLICABLE)
+    }
+}
+
 impl From<lapin::Error> for Failure {
     fn from(error: lapin::Error) -> Self {
         Self(format!("expected no error, got {error}"))
@@ -70,7 +84,7 @@ pub async fn in_time(step: impl Future<Output = Checked>) -> Checked {
     tokio::time::timeout(PATTERN_LIMIT, step).await.map_err(out_of_time)?
 }
 
-async fn arrives<T>(what: &str, coming: impl Future<Output = T>) -> Checked<T> {
+pub async fn arrives<T>(what: &str, coming: impl Future<Output = T>) -> Checked<T> {
     let nothing = |_| Failure(format!("expected {what} within {WAIT_LIMIT:?}, got nothing"));
     tokio::time::timeout(WAIT_LIMIT, coming).await.map_err(nothing)
 }
@@ -182,6 +196,18 @@ impl Inbox {
 
     pub async fn is_empty(&mut self) -> bool {
         poll_once(self.consumer.next()).await.is_none()
+    }
+
+    pub async fn next(&mut self) -> Option<Result<Delivery, lapin::Error>> {
+        self.consumer.next().await
+    }
+
+    /// The error that ended the channel.
+    pub async fn error(&mut self) -> Checked<lapin::Error> {
+        match arrives("the channel's error", self.consumer.next()).await? {
+            Some(Err(error)) => Ok(error),
+            other => Err(Failure(format!("expected the channel's error, got {other:?}"))),
+        }
     }
 
     /// lapin ends the stream when the server cancels the consumer.
