@@ -1,5 +1,6 @@
 //! Runs each hot path once between two marks, for callgrind to count its instructions: see
-//! `benches/count-instructions`. By itself it only shows that the paths work.
+//! `benches/count-instructions`. By itself it only shows that the paths work. With the start of a name it runs
+//! that path alone, for a profile.
 
 use std::hint::black_box;
 
@@ -22,7 +23,9 @@ fn mark_end(case: usize) {
 }
 
 fn main() {
-    for (number, case) in cases::all().into_iter().enumerate() {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let cases = cases::all().into_iter().filter(|case| case.name.starts_with(&wanted));
+    for (number, case) in cases.enumerate() {
         // One line for each case, in the order of the counts.
         println!("{}\t{}", case.operations, case.name);
         let work = (case.prepare)();

@@ -1,6 +1,8 @@
 //! Queue arguments (`x-…`): which are known to which queue type, what values are valid, what they mean,
 //! and when a redeclaration is equivalent (§5.3, §5.5).
 
+use std::sync::{Arc, LazyLock};
+
 use leveret_protocol::{FieldTable, FieldValue};
 
 use super::error::{AmqpError, Resource};
@@ -86,6 +88,12 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
+    /// To be held by many queues: most have no settings at all, and share one.
+    pub fn shared(self) -> Arc<Self> {
+        static NONE: LazyLock<Arc<QueueSettings>> = LazyLock::new(Arc::default);
+        if self == **NONE { NONE.clone() } else { Arc::new(self) }
+    }
+
     /// A dead letter that no queue takes stays and is tried again. Needs `reject-publish` (§11.3).
     pub fn dead_letters_at_least_once(&self) -> bool {
         self.dead_letter_strategy == Some(true) && self.overflow == Some(Overflow::RejectPublish)

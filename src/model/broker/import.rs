@@ -170,7 +170,7 @@ fn declared(queue: &Queue) -> Declared {
         durable: queue.durable,
         auto_delete: queue.auto_delete,
         arguments: queue.arguments.clone(),
-        settings: queue.declared.clone(),
+        settings: (*queue.declared).clone(),
     }
 }
 

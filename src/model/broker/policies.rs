@@ -1,5 +1,7 @@
 //! Policies take effect: on what is declared, and on what is there when they change (§15.1).
 
+use std::sync::Arc;
+
 use super::Broker;
 use crate::model::arguments::QueueSettings;
 use crate::model::exchange::Exchange;
@@ -47,11 +49,13 @@ impl Broker {
         Effective::merge(self.policies.find(name, target), self.operator_policies.find(name, target))
     }
 
-    pub(super) fn effective_settings(&self, queue: &Queue) -> QueueSettings {
+    pub(super) fn effective_settings(&self, queue: &Queue) -> Arc<QueueSettings> {
         if self.policies.is_empty() && self.operator_policies.is_empty() {
             return queue.declared.clone();
         }
-        self.effective_policy(&queue.name, Target::Queue(queue.queue_type)).apply(&queue.declared, queue.queue_type)
+        let policy = self.effective_policy(&queue.name, Target::Queue(queue.queue_type));
+        let settings = policy.apply(&queue.declared, queue.queue_type);
+        if settings == *queue.declared { queue.declared.clone() } else { settings.shared() }
     }
 
     /// Looks at everything again.
@@ -74,7 +78,7 @@ impl Broker {
             return;
         }
         let newly_expires = settings.expires_ms != queue.settings.expires_ms;
-        queue.settings = settings;
+        queue.set_settings(settings);
         if newly_expires {
             // The time runs from now on (§15.1).
             queue.last_used = queue.last_used.max(now);

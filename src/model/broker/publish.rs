@@ -381,6 +381,10 @@ impl Broker {
         outcome: &mut Outcome,
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
+        // As nearly all do; what follows is one look at each thing that a queue may want of a message.
+        if queue.is_plain() && expiration_ms.is_none() && message.priority == 0 && message.expires_at.is_none() {
+            return self.push(key, message, now, outcome);
+        }
         if queue.is_stream() {
             return self.append_to_stream(key, message, now, outcome);
         }
@@ -406,7 +410,14 @@ impl Broker {
             }
             return;
         }
-        let seq = queue.push(&message, &mut self.pool);
+        self.push(key, &message, now, outcome);
+    }
+
+    /// Appends a message to a queue, and marks the queue for dispatch.
+    #[inline]
+    fn push(&mut self, key: QueueKey, message: &NewMessage<'_>, now: Millis, outcome: &mut Outcome) {
+        let queue = &mut self.queues[key];
+        let seq = queue.push(message, &mut self.pool);
         if message.persistent && queue.store_id.is_some() {
             self.pending.publish(key, seq, message.body.as_slice().len());
             outcome.stored = true;

@@ -195,7 +195,7 @@ impl Broker {
 
     /// Makes a queue known under its name.
     pub(super) fn insert_queue(&mut self, mut queue: Queue) -> QueueKey {
-        queue.settings = self.effective_settings(&queue);
+        queue.set_settings(self.effective_settings(&queue));
         let name = queue.name.clone();
         let key = self.queues.insert(queue);
         self.queues_by_name.insert(name, key);

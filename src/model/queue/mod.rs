@@ -14,6 +14,7 @@ pub mod segment;
 pub mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_protocol::{FieldTable, RawProperties};
@@ -68,10 +69,10 @@ pub struct Queue {
     /// The connection that alone may use it.
     pub exclusive_owner: Option<ConnectionKey>,
     pub arguments: FieldTable,
-    /// What is in effect: the arguments, merged with policies.
-    pub settings: QueueSettings,
-    /// What the arguments alone say.
-    pub declared: QueueSettings,
+    /// What is in effect: the arguments, merged with policies. Changed by [`Self::set_settings`].
+    pub settings: Arc<QueueSettings>,
+    /// What the arguments alone say; the same as `settings` where no policy says otherwise.
+    pub declared: Arc<QueueSettings>,
     /// Every consumer, active or not, in the order of registration.
     pub consumers: Vec<ConsumerKey>,
     pub exclusive_consumer: bool,
@@ -111,6 +112,8 @@ pub struct Queue {
     /// What a stream has on top: there nothing is ever ready or handed out in the sense of the fields above,
     /// but `ready_count` and `ready_bytes` are what is retained.
     stream: Option<Box<stream::Stream>>,
+    /// Kept for [`Self::is_plain`].
+    plain: bool,
 }
 
 /// How often a message of a quorum queue came back (§12.1).
@@ -180,7 +183,8 @@ impl Queue {
             (_, None, _) => (Order::Fifo, Levels::One),
         };
         let ready = Ready::new(order);
-        Self {
+        let settings = settings.shared();
+        let mut queue = Self {
             name,
             store_id: None,
             queue_type,
@@ -213,7 +217,26 @@ impl Queue {
             returns: BTreeMap::new(),
             delayed: BTreeSet::new(),
             stream: (queue_type == QueueType::Stream).then(Box::default),
-        }
+            plain: false,
+        };
+        queue.set_settings(queue.declared.clone());
+        queue
+    }
+
+    /// From now on these are in effect.
+    pub fn set_settings(&mut self, settings: Arc<QueueSettings>) {
+        self.plain = self.queue_type == QueueType::Classic
+            && self.levels == Levels::One
+            && settings.message_ttl_ms.is_none()
+            && settings.max_length.is_none()
+            && settings.max_length_bytes.is_none();
+        self.settings = settings;
+    }
+
+    /// Does nothing ask for a look at a message before it enters?
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Ready messages.
