@@ -115,25 +115,48 @@ def run_row(perf, row, broker, options):
     finally:
         if beside:
             brokers.stop_process(beside)
-    return results[0 if "first" in row.needs else -1]
+    return results[0 if row.first else -1]
+
+
+class Brokers:
+    """Those of one turn: ours are started, the others are there."""
+
+    def __init__(self, options, perf, folder):
+        self.options, self.perf, self.folder, self.started = options, perf, folder, 0
+        self.running = []
+
+    def start(self):
+        options, self.started = self.options, self.started + 1
+        if options.rabbitmq is None:
+            self.running.append(brokers.start_rabbitmq(self.folder / f"rabbitmq-{self.started}"))
+        elif options.rabbitmq != "none":
+            self.running.append(brokers.running("RabbitMQ", options.rabbitmq))
+        self.running += [brokers.running(*also.split("=", 1)) for also in options.also]
+        self.running.append(brokers.start_leveret(self.perf.binary, self.folder / f"leveret-{self.started}"))
+
+    def stop(self):
+        while self.running:
+            self.running.pop().stop()
+        for data in self.folder.iterdir():
+            shutil.rmtree(data, ignore_errors=True)
 
 
 def compare(options, perf, folder):
     measured, products = {}, {}
     load = f"{os.getloadavg()[0]:.2f}"
     for turn in range(options.runs):
-        running = []
+        turns = Brokers(options, perf, folder)
+        used = False
         try:
-            if options.rabbitmq is None:
-                running.append(brokers.start_rabbitmq(folder / f"rabbitmq-{turn}"))
-            elif options.rabbitmq != "none":
-                running.append(brokers.running("RabbitMQ", options.rabbitmq))
-            running += [brokers.running(*also.split("=", 1)) for also in options.also]
-            running.append(brokers.start_leveret(perf.binary, folder / f"leveret-{turn}"))
             for row in options.wanted:
                 if row.once and turn > 0:
                     continue
-                for broker in running:
+                if row.fresh and used:
+                    turns.stop()
+                if not turns.running:
+                    turns.start()
+                used = True
+                for broker in turns.running:
                     try:
                         result = run_row(perf, row, broker, options)
                     except (Failure, subprocess.TimeoutExpired) as error:
@@ -147,11 +170,10 @@ def compare(options, perf, folder):
                         if (value := figure.read(result)) is not None
                     )
                     print(f"{turn + 1}/{options.runs}  {row.title:<44} {broker.name:<10} {figures}", flush=True)
+                if row.fresh:
+                    turns.stop()
         finally:
-            for broker in running:
-                broker.stop()
-            for data in folder.iterdir():
-                shutil.rmtree(data, ignore_errors=True)
+            turns.stop()
     ratios = report.write(options.out, options.wanted, measured, products, options, load)
     print(f"written: {options.out / 'RESULTS.md'}")
     slower = [f"{title} ({ratio:.2f}x)" for title, ratio in ratios if ratio < 1]

@@ -305,13 +305,15 @@ impl Segments {
         Some((&segment.bytes[start..start + record.len], body))
     }
 
-    /// Is there a message that is not settled? Cheaper than [`Self::get`], which takes the record apart.
+    /// Is there a message that is not settled, and not away? Cheaper than [`Self::get`], which takes the record apart.
     #[inline]
     fn is_live(&self, seq: u64) -> bool {
         let Some(index) = self.position(seq) else { return false };
         let segment = &self.list[index];
-        let start = segment.entries[(seq - segment.base) as usize];
-        start != HOLE && segment.bytes[start as usize] & flag::SETTLED == 0
+        match segment.entries.get((seq - segment.base) as usize) {
+            Some(&start) if start != HOLE => segment.bytes[start as usize] & flag::SETTLED == 0,
+            _ => false,
+        }
     }
 
     /// The smallest unsettled sequence at or after `seq`; `None` if there is none.
