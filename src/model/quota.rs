@@ -82,12 +82,22 @@ pub struct NodeQuotas {
     pub channels: Arc<Quota>,
     pub queues: Arc<Quota>,
     pub exchanges: Arc<Quota>,
+    /// Bytes of memory that full segments of messages take.
+    pub message_memory: Arc<Quota>,
+    /// Vhosts that share that memory.
+    pub vhosts: Arc<Quota>,
 }
 
 impl Default for NodeQuotas {
     /// Any number of each.
     fn default() -> Self {
-        Self { channels: Quota::new(None), queues: Quota::new(None), exchanges: Quota::new(None) }
+        Self {
+            channels: Quota::new(None),
+            queues: Quota::new(None),
+            exchanges: Quota::new(None),
+            message_memory: Quota::new(None),
+            vhosts: Quota::new(None),
+        }
     }
 }
 

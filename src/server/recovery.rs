@@ -78,6 +78,7 @@ impl<'a> Boot<'a> {
                 channels: Quota::new(config.limits.channels),
                 queues: Quota::new(config.limits.queues),
                 exchanges: Quota::new(config.limits.exchanges),
+                ..NodeQuotas::default()
             },
             vhost_number: 0,
         }

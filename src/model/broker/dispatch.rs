@@ -494,7 +494,8 @@ impl Broker {
     /// The commit is on disk, and all before it: confirms and commit-oks that waited for it may go.
     pub fn stored(&mut self, commit: u64) {
         self.stored = self.stored.max(commit);
-        self.look_for_room();
+        // More is on disk, so more may go.
+        self.paging.look_again();
         self.streams_stored();
         self.release_held();
         while let Some(&(awaited, channel)) = self.awaiting.front() {

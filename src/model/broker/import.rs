@@ -81,6 +81,7 @@ impl Broker {
             channels: self.settings.node.channels.clone(),
             queues: self.settings.node.queues.without(self.queues.len()),
             exchanges: self.settings.node.exchanges.without(self.topology.len()),
+            ..NodeQuotas::default()
         };
         let settings = Settings { persistent: false, lint_against: None, node, ..self.settings.clone() };
         let mut trial = Broker::new(self.vhost.clone(), settings, 0, [0; 32]);

@@ -198,7 +198,7 @@ impl Broker {
     pub fn new(vhost: Name, settings: Settings, store_range: u64, seed: [u8; 32]) -> Self {
         let shares = limits::Shares::new(&settings.node);
         let pool = settings.paging.map_or_else(SegmentPool::default, |paging| SegmentPool::new(paging.segment_bytes));
-        let paging = Paging::new(settings.paging);
+        let paging = Paging::new(settings.paging, &settings.node);
         let mut broker = Self {
             vhost,
             settings,
@@ -372,8 +372,8 @@ impl Broker {
             self.resume_deferred(now);
             self.dispatch_dirty(now);
         }
-        if self.pool.resident() > self.paging.limit {
-            self.make_room(now);
+        if self.paging.is_to_look(self.pool.resident()) {
+            self.look_for_room(now);
         }
         self.update_shares();
         effects.wake.append(&mut self.wake);

@@ -5,6 +5,7 @@
 //! everything that its client sends after it, so that answers keep their order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use leveret_protocol::{Event, Fault, Method, OwnedPublish, Publish, basic, put_method_frame};
@@ -12,8 +13,10 @@ use leveret_protocol::{Event, Fault, Method, OwnedPublish, Publish, basic, put_m
 use super::Broker;
 use crate::model::ids::{ChannelKey, ConnectionKey, Holder, QueueKey};
 use crate::model::queue::Queue;
-use crate::model::queue::page::{Page, PageAnswer, PageOp};
+use crate::model::queue::page::{PageAnswer, PageOp};
 use crate::model::queue::paging::Eviction;
+use crate::model::queue::segment::SEGMENT_BYTES;
+use crate::model::quota::{NodeQuotas, Permit, Quota, Share};
 use crate::model::timer::Millis;
 
 /// Read ahead of the consumers of one queue at most.
@@ -24,7 +27,7 @@ const WRITE_PAUSE_MS: Millis = 1000;
 /// How much memory messages may take before they go to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagingSettings {
-    /// Bytes of full segments in memory.
+    /// Bytes of full segments in memory, over all vhosts.
     pub budget: usize,
     /// Bytes of a full segment.
     pub segment_bytes: usize,
@@ -32,7 +35,7 @@ pub struct PagingSettings {
 
 impl PagingSettings {
     pub fn with_budget(budget: usize) -> Self {
-        Self { budget, segment_bytes: 64 << 10 }
+        Self { budget, segment_bytes: SEGMENT_BYTES }
     }
 }
 
@@ -41,8 +44,16 @@ impl PagingSettings {
 pub(super) struct Paging {
     pub ops: Vec<PageOp>,
     settings: Option<PagingSettings>,
-    /// More than this in memory: something is to go.
-    pub limit: usize,
+    /// What this vhost has of the node's memory.
+    memory: Share,
+    node_memory: Arc<Quota>,
+    vhosts: Arc<Quota>,
+    /// Counts this vhost.
+    _vhost: Permit,
+    /// What was in memory when that was last compared with what may be; `usize::MAX`: to be compared again.
+    seen: usize,
+    /// Nothing more could go with so much in memory: not worth a look with less.
+    in_vain: usize,
     /// Bytes read ahead of the consumers of one queue.
     window: usize,
     /// Bytes on their way to the paging log.
@@ -54,12 +65,17 @@ pub(super) struct Paging {
 }
 
 impl Paging {
-    pub fn new(settings: Option<PagingSettings>) -> Self {
+    pub fn new(settings: Option<PagingSettings>, node: &NodeQuotas) -> Self {
         let budget = settings.map_or(usize::MAX, |settings| settings.budget);
         Self {
             ops: Vec::new(),
             settings,
-            limit: budget,
+            memory: Share::new(&node.message_memory),
+            node_memory: node.message_memory.clone(),
+            vhosts: node.vhosts.clone(),
+            _vhost: node.vhosts.join(),
+            seen: 0,
+            in_vain: 0,
             window: (budget / 8).min(WINDOW_MAX),
             leaving: 0,
             paused_until: 0,
@@ -71,6 +87,26 @@ impl Paging {
     pub fn read_stream_ahead(&mut self, key: QueueKey, queue: &mut Queue, seq: u64) {
         let (holder, store_id, window) = (Holder::Queue(key), queue.store_id, self.window);
         queue.messages_mut().want_ahead(seq, window, holder, store_id, &mut self.ops);
+    }
+
+    /// Has something changed that makes [`Broker::look_for_room`] worth while?
+    #[inline]
+    pub fn is_to_look(&self, resident: usize) -> bool {
+        self.seen != resident
+    }
+
+    /// More may go than before.
+    pub fn look_again(&mut self) {
+        (self.seen, self.in_vain) = (usize::MAX, 0);
+    }
+
+    /// Bytes that this vhost may have in memory: its part, or more while the others need less than theirs.
+    fn allowed(&mut self, resident: usize) -> usize {
+        let Some(PagingSettings { budget, .. }) = self.settings else { return usize::MAX };
+        self.memory.set(resident);
+        let others = self.node_memory.used().saturating_sub(resident as u64);
+        let part = budget / (self.vhosts.used().max(1) as usize);
+        part.max(budget.saturating_sub(others as usize))
     }
 
     /// Is so much on its way out that nothing more should be taken in?
@@ -135,7 +171,8 @@ impl Broker {
             match answer {
                 PageAnswer::Written { page, image, place } => {
                     self.paging.leaving = self.paging.leaving.saturating_sub(image.len());
-                    if place.is_none() {
+                    let failed = place.is_none();
+                    if failed {
                         self.paging.paused_until = now.saturating_add(WRITE_PAUSE_MS);
                     }
                     let (pool, ops) = (&mut self.pool, &mut self.paging.ops);
@@ -148,7 +185,9 @@ impl Broker {
                         }
                         _ => ops.extend(place.map(PageOp::Free)),
                     }
-                    self.page_is_back(page.holder, now);
+                    if failed {
+                        self.page_is_back(page.holder, now);
+                    }
                 }
                 PageAnswer::Read { page, image } => {
                     let returned = match page.holder {
@@ -176,9 +215,7 @@ impl Broker {
                 }
             }
         }
-        if self.pool.resident() <= self.paging.limit {
-            self.paging.limit = self.paging.settings.map_or(usize::MAX, |settings| settings.budget);
-        }
+        self.paging.look_again();
     }
 
     fn page_is_back(&mut self, holder: Holder, now: Millis) {
@@ -210,11 +247,24 @@ impl Broker {
         }
     }
 
-    /// More is in memory than the budget allows: sends away what is needed last, of those who have most.
+    /// Compares what is in memory with what may be.
     #[cold]
-    pub(super) fn make_room(&mut self, now: Millis) {
+    pub(super) fn look_for_room(&mut self, now: Millis) {
+        let resident = self.pool.resident();
+        let allowed = self.paging.allowed(resident);
+        self.paging.seen = resident;
+        if resident > allowed.max(self.paging.in_vain) {
+            self.make_room(allowed, now);
+            let resident = self.pool.resident();
+            self.paging.memory.set(resident);
+            (self.paging.seen, self.paging.in_vain) = (resident, resident + allowed / 8);
+        }
+    }
+
+    /// More is in memory than the budget allows: sends away what is needed last, of those who have most.
+    fn make_room(&mut self, allowed: usize, now: Millis) {
         let Some(PagingSettings { budget, segment_bytes }) = self.paging.settings else { return };
-        let target = budget - budget / 8;
+        let target = allowed - allowed / 8;
         let mut need = self.pool.resident().saturating_sub(target);
         let mut holders: Vec<(usize, Holder)> = Vec::new();
         let mut readers = 0;
@@ -225,7 +275,8 @@ impl Broker {
         holders.extend(self.delayed.iter().map(|(key, delayed)| (delayed.messages.here(), Holder::Exchange(key))));
         holders.retain(|(here, _)| *here > 1);
         holders.sort_unstable_by(|a, b| b.cmp(a));
-        self.paging.window = (budget / 4 / readers.max(1)).clamp(2 * segment_bytes, WINDOW_MAX.max(2 * segment_bytes));
+        self.paging.window =
+            (allowed.min(budget) / 4 / readers.max(1)).clamp(2 * segment_bytes, WINDOW_MAX.max(2 * segment_bytes));
         let can_write = now >= self.paging.paused_until;
         let before = self.paging.ops.len();
         for (_, holder) in holders {
@@ -261,23 +312,11 @@ impl Broker {
             _ => 0,
         });
         self.paging.leaving += leaving.sum::<usize>();
-        // What cannot go now is not looked at again at once.
-        self.paging.limit = budget.max(self.pool.resident() + budget / 8);
     }
 
     /// While messages are recovered: those that were seen may go again.
     pub fn keep_within_budget(&mut self, now: Millis) {
-        if self.pool.resident() > self.paging.limit {
-            self.make_room(now);
-            self.look_for_room();
-        }
-    }
-
-    /// A commit is on disk: more may go now.
-    pub(super) fn look_for_room(&mut self) {
-        if let Some(settings) = self.paging.settings {
-            self.paging.limit = settings.budget;
-        }
+        self.look_for_room(now);
     }
 
     /// Asks for what the consumers of this queue receive next.
@@ -296,17 +335,29 @@ impl Broker {
         }
     }
 
-    /// Drops the ready messages that are away, without a look at them. Returns how many.
-    pub(super) fn drop_pages(&mut self, key: QueueKey, which: impl Fn(u64) -> bool) -> u64 {
+    /// Drops the ready messages that are away, or the one page with this first sequence, without a look at them.
+    /// Returns how many.
+    pub(super) fn drop_pages(&mut self, key: QueueKey, only: Option<u64>) -> u64 {
         let queue = &mut self.queues[key];
         let (store_id, mut count) = (queue.store_id, 0);
-        for (base, live, page) in queue.drop_pages(which) {
+        // Neighbours are settled as one.
+        let mut settled: Option<(u64, u64)> = None;
+        for (base, live, page) in queue.drop_pages(only) {
             count += u64::from(live);
-            let Page { persistent, count: span, .. } = page;
             self.paging.ops.extend(page.place().map(PageOp::Free));
-            if let Some(store_id) = store_id.filter(|_| persistent) {
-                self.pending.settle_range(store_id, base, base + u64::from(span) - 1);
+            let Some(store_id) = store_id.filter(|_| page.persistent) else { continue };
+            let last = base + u64::from(page.count) - 1;
+            match &mut settled {
+                Some((_, end)) if *end + 1 == base => *end = last,
+                _ => {
+                    if let Some((first, last)) = settled.replace((base, last)) {
+                        self.pending.settle_range(store_id, first, last);
+                    }
+                }
             }
+        }
+        if let (Some(store_id), Some((first, last))) = (store_id, settled) {
+            self.pending.settle_range(store_id, first, last);
         }
         count
     }

@@ -42,8 +42,9 @@ pub struct Pending {
     bytes: usize,
 }
 
-/// More than this waiting for the store holds publishers back.
-const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// More than this waiting for the store holds publishers back. It is in memory twice while it is committed, and a
+/// commit of so much keeps a disk busy.
+const BACKLOG_BYTES_MAX: usize = 16 << 20;
 const BACKLOG_OPS_MAX: usize = 256 << 10;
 
 impl Default for Pending {

@@ -310,7 +310,7 @@ impl Broker {
         if self.queues[key].is_stream() {
             return 0;
         }
-        let mut count = self.drop_pages(key, |_| true);
+        let mut count = self.drop_pages(key, None);
         while let Some((seq, _)) = self.queues[key].peek() {
             self.queues[key].take_head(seq);
             self.settle(key, seq);

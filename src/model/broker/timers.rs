@@ -102,7 +102,7 @@ impl Broker {
             let Some(queue) = self.queues.get_mut(key) else { return };
             let Some(seq) = queue.expired_head(now) else {
                 let Some(base) = queue.expired_page(now) else { return };
-                let expired = self.drop_pages(key, |first| first == base);
+                let expired = self.drop_pages(key, Some(base));
                 self.queues[key].stats.expired += expired;
                 continue;
             };

@@ -112,10 +112,8 @@ pub struct Page {
     pub count: u32,
     /// Bytes that it takes when it is here, about.
     pub bytes: u32,
-    /// Bytes of the bodies of its messages.
+    /// Bytes of the bodies of its messages; a guess if nobody has seen them since the start.
     pub body_bytes: u64,
-    /// `body_bytes` is a guess, and nobody has looked at the records.
-    pub unseen: bool,
     /// It has persistent messages.
     pub persistent: bool,
     /// A read was asked for.

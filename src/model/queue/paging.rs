@@ -301,19 +301,23 @@ impl Segments {
         Some(Returned { page, missing, body_bytes, expiring, delivered })
     }
 
-    /// Forgets the pages that `which` names by their first sequence; gives each with that, and how many messages it had.
-    pub(in crate::model) fn drop_pages(&mut self, which: impl Fn(u64) -> bool) -> Vec<(u64, u32, Page)> {
+    /// Forgets all pages, or the one with this first sequence; gives each with that, and how many messages it had.
+    pub(in crate::model) fn drop_pages(&mut self, only: Option<u64>) -> Vec<(u64, u32, Page)> {
         let mut dropped = Vec::new();
-        if self.away > 0 {
-            self.list.retain_mut(|segment| {
-                if segment.page.is_none() || !which(segment.base) {
-                    return true;
+        if let Some(base) = only {
+            let index = self.position(base).filter(|index| self.list[*index].page.is_some());
+            let segment = index.and_then(|index| self.list.remove(index));
+            dropped.extend(segment.and_then(|mut segment| Some((segment.base, segment.live, *segment.page.take()?))));
+        } else if self.away > 0 {
+            self.list.retain_mut(|segment| match segment.page.take() {
+                None => true,
+                Some(page) => {
+                    dropped.push((segment.base, segment.live, *page));
+                    false
                 }
-                dropped.extend(segment.page.take().map(|page| (segment.base, segment.live, *page)));
-                false
             });
-            self.away -= dropped.len() as u32;
         }
+        self.away -= dropped.len() as u32;
         dropped
     }
 
@@ -361,7 +365,6 @@ fn send_away(
         count: count as u32,
         bytes,
         body_bytes: survey.body_bytes,
-        unseen: false,
         persistent,
         wanted: false,
         expired_at: survey.expired_at,
@@ -458,8 +461,11 @@ impl Queue {
         let level: Option<&dyn Fn(u8) -> u8> = if self.has_levels() { Some(&level) } else { None };
         let redelivered_below = if self.is_stream() { 0 } else { self.redelivered_below };
         let returned = self.messages.bring_back(base, image, redelivered_below, level, pool)?;
-        self.ready_count -= returned.missing.len() as u64;
-        self.ready_bytes = (self.ready_bytes + returned.body_bytes).saturating_sub(returned.page.body_bytes);
+        if !self.is_stream() {
+            // What a stream retains is counted by its parts, readable or not.
+            self.ready_count -= returned.missing.len() as u64;
+            self.ready_bytes = (self.ready_bytes + returned.body_bytes).saturating_sub(returned.page.body_bytes);
+        }
         self.stats.unreadable += returned.missing.len() as u64;
         if !returned.missing.is_empty() {
             self.ready.retain(|seq| returned.missing.binary_search(seq).is_err());
@@ -474,9 +480,10 @@ impl Queue {
         Some(returned)
     }
 
-    /// Everything that is away goes: all of it is ready. Gives each page with its first sequence.
-    pub(in crate::model) fn drop_pages(&mut self, which: impl Fn(u64) -> bool) -> Vec<(u64, u32, Page)> {
-        let dropped = self.messages.drop_pages(which);
+    /// Everything that is away goes, or the page with this first sequence: all of it is ready. Gives each page with
+    /// its first sequence and the number of its messages.
+    pub(in crate::model) fn drop_pages(&mut self, only: Option<u64>) -> Vec<(u64, u32, Page)> {
+        let dropped = self.messages.drop_pages(only);
         for (base, live, page) in &dropped {
             let end = base + u64::from(page.count);
             self.ready_count -= u64::from(*live);
@@ -532,7 +539,6 @@ impl Queue {
             count,
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             body_bytes,
-            unseen: true,
             persistent: true,
             wanted: false,
             expired_at: Millis::MAX,

@@ -15,8 +15,11 @@ use super::message::{NewMessage, PRIORITY_OFFSET, Record, flag, set_flag};
 use super::page::{Page, PagePlace};
 
 /// A segment is closed when its records have this many bytes. Large enough to make the per-segment
-/// bookkeeping vanish, small enough that one late message pins little.
-pub(super) const SEGMENT_BYTES: usize = 64 << 10;
+/// bookkeeping vanish, also that of the millions of messages that are away; small enough that one late message pins
+/// little.
+pub const SEGMENT_BYTES: usize = 128 << 10;
+/// The last record of a segment mostly fits in behind that, so that its memory need not grow once more.
+const LAST_RECORD: usize = 6 << 10;
 /// Also closed at this many entries: bounds what a gap in the sequence can cost.
 const SEGMENT_ENTRIES_MAX: usize = 4096;
 /// Large bodies count less towards a full segment than its own bytes: they are not copied, and need no pool.
@@ -125,8 +128,8 @@ impl Default for SegmentPool {
 }
 
 impl SegmentPool {
-    /// 64 segments of 64 KiB: 4 MiB at most are kept warm.
-    const KEPT_MAX: usize = 64;
+    /// 32 segments of 128 KiB: 4 MiB are kept warm.
+    const KEPT_MAX: usize = 32;
 
     /// Segments are closed with so many bytes; for tests, who want many of them.
     pub fn new(full_bytes: usize) -> Self {
@@ -262,7 +265,13 @@ impl Segments {
         {
             pool.count(closed);
         }
-        self.list.push_back(pool.take(seq));
+        let mut segment = pool.take(seq);
+        let is_full = |before: &Segment| before.bytes.len() >= pool.full_bytes;
+        if segment.bytes.capacity() < pool.full_bytes && self.list.back().is_some_and(is_full) {
+            // It will be full of records, as the one before is: doubling would leave half of it unused.
+            segment.bytes.reserve_exact(pool.full_bytes + LAST_RECORD);
+        }
+        self.list.push_back(segment);
         self.list.back_mut().expect("just pushed")
     }
 
