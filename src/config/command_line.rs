@@ -76,7 +76,7 @@ struct Cli {
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Storage", verbatim_doc_comment)]
     fsync: Option<OsString>,
     /// Waiting messages to keep in memory, in bytes;
-    /// the rest waits on disk [default: 64MiB]
+    /// the rest waits on disk [default: 40MiB]
     #[arg(long, global = true, value_name = "SIZE", help_heading = "Storage", verbatim_doc_comment)]
     queue_memory: Option<OsString>,
 

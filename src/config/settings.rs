@@ -204,7 +204,7 @@ impl Draft {
             initial_frame_max: 8192,
             consumer_timeout: Some(Duration::from_secs(30 * 60)),
             max_message_size: 0, // by profile, in `finish`
-            queue_memory: 64 << 20,
+            queue_memory: 40 << 20,
             default_user: "guest".to_owned(),
             default_pass: Secret::new("guest"),
             default_vhost: "/".to_owned(),
