@@ -52,6 +52,9 @@ pub struct Config {
     pub management_listeners: Vec<Listener>,
     /// The Unix socket of the command line tools; `None`: in the data folder.
     pub admin_socket: Option<PathBuf>,
+    /// Where metrics are served; none: not at all. Ports as for `tcp_listeners`.
+    pub metrics_listeners: Vec<Listener>,
+    pub metrics: MetricsOptions,
     /// The RabbitMQ version to behave like.
     pub profile: Profile,
     /// A newer version: what it would treat differently is logged.
@@ -115,6 +118,23 @@ impl Config {
     pub fn default_limits_of(&self, vhost: &str) -> VhostLimits {
         let found = self.default_limits.iter().find(|limits| limits.pattern.matches(vhost));
         found.map(|found| found.limits).unwrap_or_default()
+    }
+}
+
+/// How metrics are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsOptions {
+    /// Begins with a slash and does not end in one.
+    pub path: String,
+    /// `/metrics` has a series for each queue, not sums.
+    pub per_object: bool,
+    /// Only for users with the tag `monitoring` or `administrator`.
+    pub authentication: bool,
+}
+
+impl Default for MetricsOptions {
+    fn default() -> Self {
+        Self { path: "/metrics".to_owned(), per_object: false, authentication: false }
     }
 }
 

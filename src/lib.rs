@@ -6,6 +6,7 @@ pub mod auth;
 pub mod config;
 pub mod definitions;
 pub mod management;
+pub mod metrics;
 pub mod model;
 pub mod perf;
 pub mod server;

@@ -44,6 +44,8 @@ mod handshake;
 mod limits;
 #[path = "wire/methods.rs"]
 mod methods;
+#[path = "wire/metrics.rs"]
+mod metrics;
 #[path = "wire/publish.rs"]
 mod publish;
 #[path = "wire/queue_arguments.rs"]

@@ -60,6 +60,10 @@ struct Cli {
     /// [default: admin.sock in the data folder]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Network", verbatim_doc_comment)]
     admin_socket: Option<OsString>,
+    /// TCP port for Prometheus metrics; 0: any free one;
+    /// off [default: 15692, or 0 with --port 0]
+    #[arg(long, global = true, value_name = "N", help_heading = "Network", verbatim_doc_comment)]
+    metrics_port: Option<OsString>,
     /// IP address to listen on (repeatable); 0.0.0.0: all
     /// [default: 127.0.0.1 and ::1, this machine only]
     #[arg(long, global = true, value_name = "ADDR", help_heading = "Network", verbatim_doc_comment)]
@@ -158,6 +162,7 @@ impl Cli {
             ("port", self.port),
             ("management_port", self.management_port),
             ("admin_socket", self.admin_socket),
+            ("metrics_port", self.metrics_port),
             ("compat", self.compat),
             ("compat_lint", self.compat_lint),
             ("definitions", self.definitions),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::log::LogDraft;
 use super::policies::PolicyDrafts;
 use super::values::{self, Expected, ListenOn};
-use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, NodeLimits, Secret};
+use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, MetricsOptions, NodeLimits, Secret};
 use crate::auth::{Pattern, Permissions};
 use crate::model::arguments::QueueType;
 use crate::model::profile::Profile;
@@ -27,6 +27,11 @@ pub(super) enum Setting {
     ManagementPort,
     ManagementAddress,
     AdminSocket,
+    MetricsPort,
+    MetricsAddress,
+    MetricsPath,
+    MetricsPerObject,
+    MetricsAuthentication,
     Compat,
     CompatLint,
     Fsync,
@@ -87,7 +92,7 @@ impl Setting {
 }
 
 /// Our own: `data_dir` is `--data-dir`, `LEVERET_DATA_DIR`, and `leveret.data_dir` in the file.
-pub(super) const OPTIONS: [(&str, Setting); 15] = [
+pub(super) const OPTIONS: [(&str, Setting); 16] = [
     ("config", Setting::ConfigFile),
     ("data_dir", Setting::DataDir),
     ("ephemeral", Setting::Ephemeral),
@@ -95,6 +100,7 @@ pub(super) const OPTIONS: [(&str, Setting); 15] = [
     ("port", Setting::Port),
     ("management_port", Setting::ManagementPort),
     ("admin_socket", Setting::AdminSocket),
+    ("metrics_port", Setting::MetricsPort),
     ("compat", Setting::Compat),
     ("compat_lint", Setting::CompatLint),
     ("definitions", Setting::Definitions),
@@ -113,6 +119,11 @@ pub(super) const FILE_KEYS: &[(&str, Setting)] = &[
     ("management.listener.port", Setting::ManagementPort),
     ("management.tcp.ip", Setting::ManagementAddress),
     ("management.listener.ip", Setting::ManagementAddress),
+    ("prometheus.tcp.port", Setting::MetricsPort),
+    ("prometheus.tcp.ip", Setting::MetricsAddress),
+    ("prometheus.path", Setting::MetricsPath),
+    ("prometheus.return_per_object_metrics", Setting::MetricsPerObject),
+    ("prometheus.authentication.enabled", Setting::MetricsAuthentication),
     ("handshake_timeout", Setting::HandshakeTimeout),
     ("heartbeat", Setting::Heartbeat),
     ("frame_max", Setting::FrameMax),
@@ -171,6 +182,8 @@ pub(super) struct Draft {
     /// `None`: nobody said.
     management_port: Option<Option<u16>>,
     management_address: Option<IpAddr>,
+    metrics_port: Option<Option<u16>>,
+    metrics_address: Option<IpAddr>,
     max_message_size: Option<u64>,
     policies: PolicyDrafts,
     user_tags: Option<BTreeMap<String, bool>>,
@@ -192,6 +205,8 @@ impl Draft {
             tcp_listeners: Vec::new(),
             management_listeners: Vec::new(),
             admin_socket: None,
+            metrics_listeners: Vec::new(),
+            metrics: MetricsOptions::default(),
             profile: Profile::default(),
             compat_lint: None,
             fsync: Fsync::Always,
@@ -231,6 +246,8 @@ impl Draft {
             listeners: BTreeMap::from([("default".to_owned(), ListenOn::Port(5672))]),
             management_port: None,
             management_address: None,
+            metrics_port: None,
+            metrics_address: None,
             max_message_size: None,
             policies: PolicyDrafts::default(),
             user_tags: None,
@@ -269,6 +286,11 @@ impl Draft {
             Setting::ManagementPort => self.management_port = Some(values::port_or_off(text)?),
             Setting::ManagementAddress => self.management_address = Some(values::address(text)?),
             Setting::AdminSocket => config.admin_socket = Some(PathBuf::from(text)),
+            Setting::MetricsPort => self.metrics_port = Some(values::port_or_off(text)?),
+            Setting::MetricsAddress => self.metrics_address = Some(values::address(text)?),
+            Setting::MetricsPath => config.metrics.path = values::url_path(text)?,
+            Setting::MetricsPerObject => config.metrics.per_object = values::boolean(text)?,
+            Setting::MetricsAuthentication => config.metrics.authentication = values::boolean(text)?,
             Setting::Compat => config.profile = values::profile(text)?,
             Setting::CompatLint => config.compat_lint = Some(values::profile(text)?),
             Setting::QueueMemory => config.queue_memory = values::queue_memory(text)?,
@@ -410,15 +432,20 @@ impl Draft {
                 "listeners.tcp = none leaves nothing to serve: remove it from the config file, or give --port";
             return Err(ConfigError::new(message.to_owned()));
         }
+        // Whoever takes any free port for AMQP (a test) does not want to be in the way of another broker.
+        let is_test = config.tcp_listeners.iter().any(|on| on.address.port() == 0);
+        let bind = &self.bind;
+        let listeners = |port: Option<Option<u16>>, default: u16, address: Option<IpAddr>| {
+            let port = port.unwrap_or(Some(if is_test { 0 } else { default }))?;
+            let only = address.map(|ip| vec![(ip, true)]);
+            let addresses = only.as_ref().unwrap_or(bind).iter();
+            let at = |&(ip, required)| Listener { address: SocketAddr::new(ip, port), required };
+            Some(addresses.map(at).collect::<Vec<_>>())
+        };
+        let management = listeners(self.management_port, 15672, self.management_address);
+        config.management_listeners = management.unwrap_or_default();
+        config.metrics_listeners = listeners(self.metrics_port, 15692, self.metrics_address).unwrap_or_default();
         config.log = self.log.finish();
-        let default_port = if config.tcp_listeners.iter().any(|on| on.address.port() == 0) { 0 } else { 15672 };
-        if let Some(port) = self.management_port.unwrap_or(Some(default_port)) {
-            let only = self.management_address.map(|ip| vec![(ip, true)]);
-            let addresses = only.as_ref().unwrap_or(&self.bind).iter();
-            let listeners =
-                addresses.map(|&(ip, required)| Listener { address: SocketAddr::new(ip, port), required }).collect();
-            config.management_listeners = listeners;
-        }
         config.policies = self.policies.finish(&config.default_vhost)?;
         config.data_dir = (!self.ephemeral).then_some(self.data_dir);
         config.max_message_size = self.max_message_size.unwrap_or_else(|| config.profile.max_message_size());

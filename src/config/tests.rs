@@ -110,6 +110,7 @@ fn every_option_works_on_the_command_line_in_the_environment_and_in_the_file() {
         ("port", "1"),
         ("management-port", "off"),
         ("admin-socket", "/s"),
+        ("metrics-port", "1"),
         ("compat", "3.13"),
         ("compat-lint", "4.3"),
         ("definitions", "/d.json"),

@@ -103,6 +103,16 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Expected> {
     ip_address(text).ok_or_else(|| "an IP address such as 127.0.0.1 or ::1".to_owned())
 }
 
+/// A path in URLs.
+pub(super) fn url_path(text: &str) -> Result<String, Expected> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.".contains(c);
+    let path = text.trim_end_matches('/');
+    match path.starts_with('/') && path.chars().all(is_plain) {
+        true => Ok(path.to_owned()),
+        false => Err("a path such as /metrics".to_owned()),
+    }
+}
+
 pub(super) fn addresses(text: &str) -> Result<Vec<(IpAddr, bool)>, Expected> {
     let mut found = Vec::new();
     for word in text.split(',').map(str::trim) {

@@ -197,6 +197,11 @@ impl Confirms {
         Some(Answer { last, multiple, refused: first.refused })
     }
 
+    /// Published since `confirm.select`.
+    pub fn published(&self) -> u64 {
+        self.published
+    }
+
     /// Published and not answered.
     pub fn outstanding(&self) -> u64 {
         self.published - self.answered
@@ -298,6 +303,11 @@ pub struct ReplyConsumer {
 }
 
 impl Channel {
+    /// Whether anything was published here, as far as can be told without counting.
+    pub fn has_published(&self) -> bool {
+        self.route.valid || self.confirms.as_ref().is_some_and(|confirms| confirms.published() > 0)
+    }
+
     pub fn new(number: u16, connection: ConnectionKey) -> Self {
         Self {
             number,

@@ -24,6 +24,7 @@ use crate::auth::{User, UserLimits};
 use crate::config::Config;
 use crate::definitions::DefinitionError;
 use crate::management::Management;
+use crate::metrics::Metrics;
 use crate::model::broker::RecoveryError;
 use crate::model::record::{DefinitionKind, Name};
 use crate::storage::paging::PageLog;
@@ -42,6 +43,10 @@ pub enum StartError {
         "cannot listen on {address} for the HTTP API: {reason}; stop what uses it, or give --management-port a number, 0 or off"
     )]
     Management { address: SocketAddr, reason: std::io::Error },
+    #[error(
+        "cannot listen on {address} for metrics: {reason}; stop what uses it, or give --metrics-port a number, 0 or off"
+    )]
+    Metrics { address: SocketAddr, reason: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -101,6 +106,8 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         .map_err(|(address, reason)| StartError::Listen { address, reason })?;
     let management_listeners = listener::bind_all(&config.management_listeners)
         .map_err(|(address, reason)| StartError::Management { address, reason })?;
+    let metrics_listeners = listener::bind_all(&config.metrics_listeners)
+        .map_err(|(address, reason)| StartError::Metrics { address, reason })?;
     let store_thread = match (store, &signal) {
         (Some(store), Some(signal)) => {
             let pager = Pager::new(pages.expect("a data folder has a place for pages"));
@@ -108,7 +115,8 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         }
         _ => None,
     };
-    let served = addresses(&[("amqp", &listeners), ("http", &management_listeners)]);
+    let served =
+        addresses(&[("amqp", &listeners), ("http", &management_listeners), ("http/prometheus", &metrics_listeners)]);
     let admission = Admission::new(config.limits.connections);
     let server = Arc::new(Server {
         config,
@@ -136,6 +144,10 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     let mut tasks = JoinSet::new();
     for shard in directory.shards() {
         tokio::spawn(shard.run_timers());
+    }
+    let metrics = Metrics::new(server.clone());
+    for listener in metrics_listeners {
+        tasks.spawn(metrics.clone().serve(listener));
     }
     for listener in listeners {
         tasks.spawn(listener::accept(server.clone(), listener));
@@ -219,7 +231,7 @@ fn announce(listeners: &[(&'static str, SocketAddr)], started: Instant) {
     tracing::info!("Server startup complete; 0 plugins started.");
     let first = |wanted| listeners.iter().find(|(protocol, _)| *protocol == wanted).map(|(_, address)| address);
     let mut served = String::new();
-    for (word, protocol) in [("amqp", "amqp"), ("management", "http")] {
+    for (word, protocol) in [("amqp", "amqp"), ("management", "http"), ("metrics", "http/prometheus")] {
         if let Some(address) = first(protocol) {
             let _ = write!(served, "{word}={address} ");
         }

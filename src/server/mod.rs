@@ -4,7 +4,9 @@ pub mod admin;
 mod admission;
 mod boot;
 mod clock;
+mod commits;
 mod connection;
+mod figures;
 mod import;
 mod listener;
 pub mod loopback;
@@ -25,6 +27,8 @@ use self::admin::Parameters;
 use self::admission::Admission;
 pub use self::boot::{StartError, start};
 use self::clock::Clock;
+pub use self::commits::{CommitFigures, HistogramFigures};
+pub use self::figures::{ProcessFigures, VhostFigures};
 use self::shard::Shard;
 use self::store_thread::StoreSignal;
 
@@ -145,7 +149,7 @@ impl Server {
     pub fn cluster_name(&self) -> String {
         let named = self.parameter(admin::GLOBAL, admin::GLOBAL, "cluster_name");
         let named = named.as_ref().and_then(|name| name.as_str()).map(str::to_owned);
-        named.unwrap_or_else(|| self.node_info.name.clone())
+        named.or_else(|| self.config.cluster_name.clone()).unwrap_or_else(|| self.node_info.name.clone())
     }
 
     /// Connections of clients, those in their handshake included.
@@ -168,6 +172,11 @@ impl Server {
     /// Milliseconds since the Unix epoch.
     pub fn now(&self) -> Millis {
         self.clock.now()
+    }
+
+    /// `None`: nothing is stored.
+    pub fn commit_figures(&self) -> Option<CommitFigures> {
+        self.store.as_ref().map(|store| store.commits.figures())
     }
 
     /// Checks a name and password, from AMQP and HTTP alike.

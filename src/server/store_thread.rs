@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Directory;
+use super::commits::Commits;
 use super::pager::Pager;
 use crate::model::record::{Batch, Op};
 use crate::storage::{Store, StoreError};
@@ -28,6 +29,7 @@ pub struct StoreSignal {
     stopping: AtomicBool,
     thread: Mutex<Option<Thread>>,
     own: Mutex<Own>,
+    pub(super) commits: Commits,
 }
 
 /// What the server itself, and no vhost's broker, has for the store.
@@ -174,8 +176,10 @@ fn commit_all(
     let filled = &batches[..used];
     if filled.iter().any(|batch| !batch.is_empty()) {
         let mut tries = 0;
+        let started = Instant::now();
         // Until it is on disk nothing of it is confirmed, and publishers are held back by the backlog.
         while let Err(error) = store.commit(filled) {
+            signal.commits.failed();
             tracing::error!(%error, retry_in_s = RETRY.as_secs(), "cannot write to the store; confirms wait");
             if signal.stopping.load(Ordering::Acquire) {
                 tries += 1;
@@ -185,6 +189,7 @@ fn commit_all(
             }
             std::thread::sleep(RETRY);
         }
+        signal.commits.committed(started.elapsed(), filled.iter().map(|batch| batch.ops.len()).sum());
     }
     for (shard, commit) in &committing {
         shard.stored(*commit);

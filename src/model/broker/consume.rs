@@ -324,6 +324,7 @@ impl Broker {
         let queue = &mut self.queues[key];
         queue.last_used = now;
         let Some((seq, record)) = queue.peek() else {
+            queue.stats.got_empty += 1;
             self.reply(channel, &basic::GetEmpty {}.into());
             return Ok(());
         };
@@ -331,6 +332,9 @@ impl Broker {
         queue.take(seq, body_len, priority);
         queue.stats.delivered += 1;
         queue.stats.redelivered += u64::from(redelivered);
+        queue.stats.delivered_no_ack += u64::from(get.no_ack);
+        queue.stats.got += 1;
+        queue.stats.got_no_ack += u64::from(get.no_ack);
         // What has expired behind it is gone before the rest is counted.
         self.expire_heads(key, now);
         let queue = &self.queues[key];

@@ -145,6 +145,7 @@ impl Broker {
             queue.take(seq, body_len, priority);
             queue.stats.delivered += 1;
             queue.stats.redelivered += u64::from(redelivered);
+            queue.stats.delivered_no_ack += u64::from(consumer.no_ack);
             let tag = channel.next_tag();
             if !consumer.no_ack {
                 consumer.unacked += 1;
@@ -412,6 +413,7 @@ impl Broker {
             self.settle(delivery.queue, delivery.seq);
             if let Some(queue) = self.queues.get_mut(delivery.queue) {
                 queue.stats.acked += 1;
+                queue.stats.sent_no_ack += 1;
             }
         }
         self.delivery_left(delivery);

@@ -244,6 +244,11 @@ impl Broker {
     pub(super) fn end_channel(&mut self, channel: ChannelKey, now: Millis) {
         let unsent = self.take_unsent(channel);
         let Some(mut ended) = self.channels.remove(channel) else { return };
+        self.stats.channels_closed += 1;
+        if let Some(confirms) = &ended.confirms {
+            self.stats.confirmable += confirms.published();
+            self.stats.confirmed += confirms.published() - confirms.outstanding();
+        }
         let state = &mut self.connections[ended.connection];
         state.recent = None;
         if let Some(reply) = ended.reply_consumer.take() {

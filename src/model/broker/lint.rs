@@ -44,6 +44,19 @@ impl Finding {
         }
     }
 
+    /// A short name of it, for metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ChannelPrefetch => "channel_prefetch",
+            Self::MasterLocator => "master_locator",
+            Self::ConsumerTimeoutArgument => "consumer_timeout_argument",
+            Self::AckTimeout => "ack_timeout",
+            Self::NackCounts => "nack_counts",
+            Self::PublishedDeaths => "published_deaths",
+            Self::LostReply => "lost_reply",
+        }
+    }
+
     /// What the newer version does.
     fn advice(self) -> &'static str {
         match self {

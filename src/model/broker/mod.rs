@@ -30,6 +30,7 @@ mod policies;
 mod profile_tests;
 mod publish;
 mod queues;
+mod scrape;
 mod settle;
 mod stream;
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use self::dispatch::Poll;
 pub use self::import::{Contents, ImportError, NewBinding, NewExchange, NewQueue};
 pub use self::lint::Finding;
 pub use self::paging::{Deferred, PagingSettings};
+pub use self::scrape::{ByKind, DeadLettering, Kind, QueueFigures, Totals};
 
 /// What is set from outside, for a whole broker.
 #[derive(Clone, Debug)]
@@ -139,9 +141,21 @@ pub struct Effects {
 pub struct BrokerStats {
     pub published: u64,
     pub unroutable: u64,
+    /// Queues that publishes were put into, one for each.
+    pub routed: u64,
+    /// Of those that were unroutable, the ones that went back to their publisher.
+    pub returned: u64,
+    /// Published on channels with confirms, and confirmed there; without those of channels that are open.
+    pub confirmable: u64,
+    pub confirmed: u64,
     pub connections_opened: u64,
     pub connections_closed: u64,
     pub channels_opened: u64,
+    pub channels_closed: u64,
+    /// By clients: with success or without, of queues that were there or not.
+    pub queues_declared: u64,
+    pub queues_created: u64,
+    pub queues_deleted: u64,
 }
 
 /// One vhost.
@@ -160,6 +174,8 @@ pub struct Broker {
     /// Of each exchange that delays messages.
     delayed: SecondaryMap<ExchangeKey, Delayed>,
     histories: SecondaryMap<ExchangeKey, History>,
+    /// The counts of queues that are deleted.
+    gone: ByKind,
     pool: SegmentPool,
     paging: Paging,
     pending: Pending,
@@ -215,6 +231,7 @@ impl Broker {
             histories: SecondaryMap::new(),
             pool,
             paging,
+            gone: ByKind::default(),
             pending: Pending::default(),
             stored: 0,
             awaiting: VecDeque::new(),

@@ -351,6 +351,7 @@ impl Broker {
         expiration_ms: Option<u64>,
         now: Millis,
     ) -> Outcome {
+        self.stats.routed += queues.len() as u64;
         let mut outcome = Outcome::default();
         if queues.len() > 1
             && let BodyRef::Slice(bytes) = message.body
@@ -458,6 +459,7 @@ impl Broker {
     fn unroutable(&mut self, key: ChannelKey, mandatory: bool, message: &NewMessage<'_>) {
         self.stats.unroutable += 1;
         if mandatory {
+            self.stats.returned += 1;
             self.return_message(key, message);
         }
     }

@@ -88,6 +88,7 @@ impl Broker {
             Name::from(name)
         };
         let resource = self.queue_resource(&name);
+        self.stats.queues_declared += 1;
         self.check_access(channel, Access::Configure, resource.clone())?;
         let connection = self.channels[channel].connection;
         if let Some(&key) = self.queues_by_name.get(&name) {
@@ -176,6 +177,7 @@ impl Broker {
             let (key, value) = self.queue_record(&queue);
             self.pending.put(key, value);
         }
+        self.stats.queues_created += 1;
         Ok(self.insert_queue(queue))
     }
 
@@ -362,6 +364,8 @@ impl Broker {
             self.encode_all_of_queue(key);
         }
         let Some(queue) = self.queues.remove(key) else { return };
+        self.stats.queues_deleted += 1;
+        self.gone.add(&queue);
         self.queues_by_name.remove(&queue.name);
         if let Some(owner) = queue.exclusive_owner.and_then(|owner| self.connections.get_mut(owner)) {
             owner.exclusive_queues.retain(|other| *other != key);

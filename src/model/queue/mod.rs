@@ -39,8 +39,17 @@ pub struct QueueStats {
     /// Handed to a consumer or by basic.get, redeliveries included.
     pub delivered: u64,
     pub redelivered: u64,
+    /// Of those delivered, the ones that need no ack.
+    pub delivered_no_ack: u64,
+    /// Of those delivered, the ones that basic.get took, and how many of these need no ack.
+    pub got: u64,
+    pub got_no_ack: u64,
+    /// basic.get found nothing.
+    pub got_empty: u64,
     /// Settled by an ack, or by being sent without acknowledgement.
     pub acked: u64,
+    /// Of those acked, the ones that were sent without acknowledgement.
+    pub sent_no_ack: u64,
     /// Returned to the queue by nack, reject, recover, or the end of a channel.
     pub requeued: u64,
     pub expired: u64,
@@ -55,6 +64,48 @@ pub struct QueueStats {
     pub over_delivery_limit: u64,
     /// Could not be read back from the disk, where they stay.
     pub unreadable: u64,
+}
+
+impl std::ops::AddAssign<&Self> for QueueStats {
+    fn add_assign(&mut self, other: &Self) {
+        // Named one by one: a new count must not be forgotten.
+        let Self {
+            entered,
+            delivered,
+            redelivered,
+            delivered_no_ack,
+            got,
+            got_no_ack,
+            got_empty,
+            acked,
+            sent_no_ack,
+            requeued,
+            expired,
+            overflowed,
+            rejected,
+            purged,
+            refused,
+            over_delivery_limit,
+            unreadable,
+        } = other;
+        self.entered += entered;
+        self.delivered += delivered;
+        self.redelivered += redelivered;
+        self.delivered_no_ack += delivered_no_ack;
+        self.got += got;
+        self.got_no_ack += got_no_ack;
+        self.got_empty += got_empty;
+        self.acked += acked;
+        self.sent_no_ack += sent_no_ack;
+        self.requeued += requeued;
+        self.expired += expired;
+        self.overflowed += overflowed;
+        self.rejected += rejected;
+        self.purged += purged;
+        self.refused += refused;
+        self.over_delivery_limit += over_delivery_limit;
+        self.unreadable += unreadable;
+    }
 }
 
 /// A queue of one vhost.
