@@ -27,7 +27,8 @@ def parse():
         prog="benches/compare",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measures Leveret against RabbitMQ, row by row and turn by turn, and writes benches/RESULTS.md\n"
-        "with a chart for each row. Installs RabbitMQ from Debian's packages if it is missing (as root).\n"
+        "with a chart for each row, and after a whole run the table in README.md. Installs RabbitMQ from\n"
+        "Debian's packages if it is missing (as root). "
         "Under 20 minutes; the machine should do nothing else.",
         epilog="rows: " + ", ".join(row.name for row in ROWS),
     )
@@ -49,6 +50,8 @@ def parse():
     wanted = set(options.rows.split(",")) if options.rows else known
     if wanted - known:
         parser.error(f"no row {', '.join(sorted(wanted - known))}; there are {', '.join(row.name for row in ROWS)}")
+    # Only a whole run is good enough for it.
+    options.readme = not options.quick and not options.rows and options.out == HERE
     options.wanted = [row for row in ROWS if row.name in wanted]
     for also in options.also:
         if "=" not in also:
@@ -176,6 +179,9 @@ def compare(options, perf, folder):
             turns.stop()
     ratios = report.write(options.out, options.wanted, measured, products, options, load)
     print(f"written: {options.out / 'RESULTS.md'}")
+    if options.readme:
+        report.update_readme(ROOT / "README.md", options.wanted, measured, products)
+        print("written: the table in README.md")
     slower = [f"{title} ({ratio:.2f}x)" for title, ratio in ratios if ratio < 1]
     if slower:
         print("slower than RabbitMQ: " + "; ".join(slower))

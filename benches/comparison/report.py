@@ -41,6 +41,35 @@ def machine():
     return f"{os.cpu_count()} cores ({model}), {gib:.0f} GiB, Linux {platform.release()}"
 
 
+# What README.md shows between its marks: row, figure's number in the row.
+README_FIGURES = (("auto-ack-16", 0), ("fanout", 0), ("durable", 0), ("rpc", 0), ("latency-50k", 1), ("idle", 0))
+README_MARKS = ("<!-- written by benches/compare -->", "<!-- end -->")
+
+
+def update_readme(path, rows, measured, products):
+    """Replaces what stands between the marks."""
+    names = list(products)
+    lines = ["| | | " + " | ".join(names) + " |", "|---|---|" + "--:|" * len(names)]
+    by_name = {row.name: row for row in rows}
+    for name, at in README_FIGURES:
+        row, results = by_name.get(name), measured.get(name)
+        if not row or not results:
+            continue
+        values, figure = medians(row, results), row.figures[at]
+        cells = [number(values[broker][at]) if values.get(broker) and values[broker][at] is not None else "-"
+                 for broker in names]
+        lines.append(f"| {row.title} | {figure.name}, {figure.unit} | " + " | ".join(cells) + " |")
+    versions = " and ".join(products[name] for name in names)
+    lines += ["", f"{versions} on {machine()}; medians of side-by-side runs, every row in "
+              "[benches/RESULTS.md](benches/RESULTS.md).", "",
+              "![How many times better than RabbitMQ, row by row](benches/charts/all.svg)"]
+    text = path.read_text(encoding="utf-8")
+    begin, end = (text.find(mark) for mark in README_MARKS)
+    if 0 <= begin < end:
+        begin += len(README_MARKS[0])
+        path.write_text(text[:begin] + "\n" + "\n".join(lines) + "\n" + text[end:], encoding="utf-8")
+
+
 def write(folder, rows, measured, products, options, load):
     """`measured`: {row name: {broker: [JSON]}}."""
     charts = folder / "charts"
