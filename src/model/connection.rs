@@ -106,8 +106,17 @@ pub enum ConnectionState {
     Running,
     /// connection.close was sent; only close-ok and close are listened to.
     Closing,
+    /// close-ok was sent: nothing more will be, and the client is to close the socket.
+    Answered,
     /// Nothing more will be sent; the socket may be closed once the output is written.
     Closed,
+}
+
+impl ConnectionState {
+    /// Nothing more will be sent.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Answered | Self::Closed)
+    }
 }
 
 /// A channel number in use.

@@ -43,6 +43,8 @@ const BYTES_IN_A_ROW_MAX: usize = 128 << 10;
 const READ_COST_BYTES: usize = 16 << 10;
 /// How long a guesser waits (§3.6), and how long we wait for the answer to a refusal.
 const SILENT_CLOSE: Duration = Duration::from_secs(3);
+/// How long a client that was answered with close-ok may take to close the socket.
+const END_MAX: Duration = Duration::from_secs(30);
 
 thread_local! {
     static SHARED_INPUT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
@@ -70,7 +72,7 @@ where
             return;
         }
     };
-    let Entered { shard, connection, decoder, wakeup, traffic, seats } = entered;
+    let Entered { shard, connection, decoder, wakeup, traffic, seats, heartbeat } = entered;
     let mut client = Client {
         stream: &mut stream,
         shard: &shard,
@@ -93,7 +95,7 @@ where
     shard.turn(None, |broker, now| broker.connection_lost(connection, now));
     shard.remove_wakeup(connection);
     match (result, state) {
-        (Ok(()), ConnectionState::Closed) => {
+        (Ok(()), state) if state.is_over() => {
             tracing::info!(connection = %name, "closing AMQP connection ({name}, vhost: '{}')", shard.name);
         }
         (Ok(()), _) => tracing::warn!(
@@ -108,15 +110,29 @@ where
             shard.name
         ),
     }
+    if state == ConnectionState::Answered {
+        wait_for_end(&mut stream, heartbeat).await;
+    }
     linger(&mut stream).await;
+}
+
+/// After close-ok the client closes the socket (§3.10): some take an end that they see first for a lost connection.
+async fn wait_for_end<S: AsyncRead + Unpin>(stream: &mut S, heartbeat: Duration) {
+    let limit = if heartbeat.is_zero() { END_MAX } else { heartbeat.min(END_MAX) };
+    let _ = timeout(limit, read_to_end(stream)).await;
+}
+
+/// Throws away what comes.
+async fn read_to_end<S: AsyncRead + Unpin>(stream: &mut S) {
+    let mut scrap = [0; 1024];
+    while matches!(stream.read(&mut scrap).await, Ok(1..)) {}
 }
 
 /// Reads on for a moment after the last byte is written: closing a socket with unread input would send a
 /// reset, and that could overtake the error the client is to read.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _ = stream.shutdown().await;
-    let mut scrap = [0; 4096];
-    let _ = timeout(Duration::from_secs(1), async { while matches!(stream.read(&mut scrap).await, Ok(1..)) {} }).await;
+    let _ = timeout(Duration::from_secs(1), read_to_end(stream)).await;
 }
 
 /// A connection that may talk to a vhost.
@@ -127,6 +143,8 @@ struct Entered {
     wakeup: Arc<Wakeup>,
     traffic: Arc<Traffic>,
     seats: Seats,
+    /// Zero is none.
+    heartbeat: Duration,
 }
 
 /// From the first byte to the vhost. `None`: it was refused, and told so if it may know.
@@ -206,9 +224,10 @@ where
                         info.user.name,
                         shard.name
                     );
+                    let heartbeat = Duration::from_secs(info.heartbeat_s.into());
                     let wakeup = Arc::new(Wakeup::default());
                     let connection = server.open(&shard, info, &wakeup);
-                    return Ok(Some(Entered { shard, connection, decoder, wakeup, traffic, seats }));
+                    return Ok(Some(Entered { shard, connection, decoder, wakeup, traffic, seats, heartbeat }));
                 }
                 Err(explanation) => step = handshake.open_refused(&explanation, &mut out),
             }
@@ -304,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 self.poll_broker();
             }
             self.poll_write(context)?;
-            if self.state == ConnectionState::Closed && self.output.is_empty() {
+            if self.state.is_over() && self.output.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             let mut read = None;

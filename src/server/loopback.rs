@@ -158,7 +158,7 @@ impl Loopback {
                 if let Some(answer) = self.take_answer() {
                     return Poll::Ready(answer);
                 }
-                if self.state == ConnectionState::Closed {
+                if self.state.is_over() {
                     let text = "CONNECTION_FORCED - the vhost is gone".to_owned();
                     return Poll::Ready(Err(Refusal { code: 320, text }));
                 }

@@ -122,6 +122,23 @@ fn s3_10_a_client_that_closes_is_answered_and_the_socket_closed() {
     connection.expect_eof_within(Duration::from_secs(40));
 }
 
+/// Go's client, for one, takes an end of the stream that it sees before it has handled close-ok for an error.
+#[test]
+fn s3_10_after_close_ok_the_client_closes_the_socket() {
+    let mut socket = running(&with_heartbeat(2));
+    let since = Instant::now();
+    socket.send(0, connection::Close { reply_code: 200, reply_text: "", class_id: 0, method_id: 0 });
+    loop {
+        match socket.read(since + Duration::from_secs(6)) {
+            Input::End => break,
+            Input::Nothing => panic!("the socket was not closed"),
+            Input::Frame(_) => {}
+        }
+    }
+    let took = since.elapsed();
+    assert!((1800..4500).contains(&took.as_millis()), "closed after {took:?}");
+}
+
 #[test]
 fn s3_10_close_is_answered_while_channels_are_open_and_deliveries_under_way() {
     let channel = open();

@@ -250,7 +250,7 @@ impl Broker {
         let pending_bytes = connection.pending_bytes();
         let state = match connection.state {
             // Its last words wait for the disk.
-            ConnectionState::Closed if held && !connection.abandoned => ConnectionState::Closing,
+            state if state.is_over() && held && !connection.abandoned => ConnectionState::Closing,
             state => state,
         };
         let deferred = !connection.deferred.is_empty();

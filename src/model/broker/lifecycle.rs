@@ -85,7 +85,7 @@ impl Broker {
                 self.end_channels(connection, now);
                 let state = &mut self.connections[connection];
                 state.send(0, &connection::CloseOk {}.into());
-                state.state = ConnectionState::Closed;
+                state.state = ConnectionState::Answered;
                 self.wake(connection);
                 Ok(())
             }

@@ -233,11 +233,11 @@ impl Broker {
         self.return_all(&taken, u64::MAX, false, now);
     }
 
-    /// §3.7: every half interval, if nothing but heartbeats was sent since the last look, and at the first. Clients with heartbeat 1 exist
-    /// that give up after a second without a byte (Node's @cloudamqp/amqp-client).
+    /// §3.7: every half interval, if nothing but heartbeats was sent since the last look, and at the first.
+    /// Clients with heartbeat 1 exist that give up after a second without a byte (Node's @cloudamqp/amqp-client).
     fn heartbeat_send(&mut self, key: ConnectionKey, now: Millis) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.state == ConnectionState::Closed {
+        if connection.state.is_over() {
             return;
         }
         let half_ms = u64::from(connection.info.heartbeat_s) * 500;
