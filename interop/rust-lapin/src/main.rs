@@ -68,5 +68,6 @@ async fn main() -> ExitCode {
             }
         }
     }
+    println!("n/a tls: this program is built without TLS");
     code
 }

@@ -233,6 +233,6 @@ mod tests {
         let commit = take_commit(&mut rig);
         rig.broker.stored(commit);
         assert_eq!(names(&rig.take()), ["QueueDeclareOk", "ConnectionCloseOk"]);
-        assert_eq!(state(&mut rig, &mut output), ConnectionState::Closed);
+        assert_eq!(state(&mut rig, &mut output), ConnectionState::Answered);
     }
 }
