@@ -24,6 +24,8 @@ pub struct Load {
     out: BytesMut,
     /// Published on this channel before.
     published: u64,
+    /// What a consumer may hold unacked.
+    pub prefetch: u16,
 }
 
 /// What to publish: each body begins with its number.
@@ -48,7 +50,7 @@ impl Load {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).expect("TCP_NODELAY");
         stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
-        let mut load = Self { stream, input: Vec::new(), start: 0, out: BytesMut::new(), published: 0 };
+        let mut load = Self { stream, input: Vec::new(), start: 0, out: BytesMut::new(), published: 0, prefetch: 2000 };
         load.out.extend_from_slice(&PROTOCOL_HEADER);
         load.flush();
         load.expect("connection.start");
@@ -182,7 +184,7 @@ impl Load {
     pub fn drain(&mut self, queue: &str, count: u64, mut look: impl FnMut(u64, bool)) -> (Duration, Duration) {
         let since = Instant::now();
         let mut first = None;
-        self.call(basic::Qos { prefetch_size: 0, prefetch_count: 2000, global: false }.into(), "basic.qos-ok");
+        self.call(basic::Qos { prefetch_size: 0, prefetch_count: self.prefetch, global: false }.into(), "basic.qos-ok");
         let (no_local, no_ack, exclusive, no_wait) = (false, false, false, false);
         let offset = ("x-stream-offset", FieldValue::from("first"));
         let arguments = FieldTable::from_iter((queue == "stream").then_some(offset));
@@ -210,7 +212,7 @@ impl Load {
             first.get_or_insert_with(|| since.elapsed());
             look(number, redelivered);
             got += 1;
-            if got % 500 == 0 || got == count {
+            if got % u64::from(self.prefetch / 4) == 0 || got == count {
                 put_ack(&mut self.out, 1, tag, true);
                 self.flush();
             }
