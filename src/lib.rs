@@ -11,3 +11,4 @@ pub mod model;
 pub mod perf;
 pub mod server;
 pub mod storage;
+pub mod store_tool;

@@ -17,6 +17,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|command| command == "perf") {
         return leveret::perf::main(std::env::args_os().skip(2));
     }
+    if std::env::args_os().nth(1).is_some_and(|command| command == "store") {
+        return leveret::store_tool::main(std::env::args_os().skip(2));
+    }
     let config = match config::parse(std::env::args_os(), std::env::vars_os()) {
         Ok(config) => config,
         Err(error) => return error.report(),

@@ -70,5 +70,7 @@ mod s15_vhosts;
 mod s7_plugin_exchanges;
 #[path = "wire/settle.rs"]
 mod settle;
+#[path = "wire/store_tool.rs"]
+mod store_tool;
 #[path = "wire/tx.rs"]
 mod tx;

@@ -135,6 +135,8 @@ enum Command {
     Server,
     /// Put load on a broker and measure it: see leveret perf --help
     Perf,
+    /// Look into a data folder: see leveret store --help
+    Store,
     /// Look at settings without running anything
     Config {
         #[command(subcommand)]

@@ -8,6 +8,7 @@ mod commits;
 mod connection;
 mod figures;
 mod import;
+pub mod inspect;
 mod listener;
 pub mod loopback;
 mod notify;

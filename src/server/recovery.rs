@@ -21,7 +21,7 @@ use crate::model::quota::{NodeQuotas, Quota, effective};
 use crate::model::record::{DefinitionKey, DefinitionKind, Name, Op, Recovered, StoredBlock};
 use crate::model::timer::Millis;
 use crate::model::vhost::Vhost;
-use crate::storage::Store;
+use crate::storage::{Recovery, Store};
 
 /// A recovery that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
@@ -84,8 +84,11 @@ impl<'a> Boot<'a> {
         }
     }
 
-    pub(super) fn recover(&mut self, store: &mut dyn Store) -> Result<(), StartError> {
-        let started = Instant::now();
+    /// Everything but the messages; where those are.
+    pub(super) fn recover_definitions(
+        &mut self,
+        store: &mut dyn Store,
+    ) -> Result<(Recovery, Vec<StoredBlock>), StartError> {
         let mut failure = None;
         let mut blocks = Vec::new();
         let mut definition = |item| {
@@ -94,9 +97,12 @@ impl<'a> Boot<'a> {
             }
         };
         let recovery = store.recover_blocks(&mut definition, &mut |block| blocks.push(block))?;
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
+        failure.map_or(Ok((recovery, blocks)), Err)
+    }
+
+    pub(super) fn recover(&mut self, store: &mut dyn Store) -> Result<(), StartError> {
+        let started = Instant::now();
+        let (recovery, blocks) = self.recover_definitions(store)?;
         self.add_policies();
         for broker in self.brokers.values_mut() {
             broker.definitions_recovered(recovery.clean, recovery.next_sequence, self.now);

@@ -34,7 +34,7 @@ use super::{Fault, Fsync, Recovery, Store, StoreError, StoreOptions};
 
 /// Version of everything on disk; a folder with a larger one is refused.
 const FORMAT_VERSION: u32 = 1;
-const MARKER: &str = "leveret-store";
+pub(super) const MARKER: &str = "leveret-store";
 /// Files that do not make a folder foreign: the root of an ext4 volume has the first, and a power cut right
 /// after the first start may leave the others (without a segment of the log) and no marker.
 const IGNORED: [&str; 3] = ["lost+found", "log", "index"];

@@ -19,6 +19,7 @@ pub mod paging;
 mod range;
 mod reader;
 mod replay;
+pub mod shadow;
 pub mod sled;
 mod usage;
 
