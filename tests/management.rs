@@ -15,3 +15,5 @@ mod contents;
 mod http;
 #[path = "management/rules.rs"]
 mod rules;
+#[path = "management/views.rs"]
+mod views;

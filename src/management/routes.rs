@@ -11,7 +11,10 @@ use axum::routing::{delete, get, post, put};
 use tower::ServiceExt as _;
 
 use super::Management;
-use super::api::{exchanges, health, nodes, overview, parameters, permissions, policies, queues, users, vhosts};
+use super::api::{
+    bindings, clients, exchanges, extras, health, nodes, overview, parameters, permissions, policies, queues, users,
+    vhosts,
+};
 use super::caller::authenticate;
 use super::error::ApiError;
 use super::input::BODY_MAX;
@@ -23,6 +26,8 @@ pub fn router(management: Arc<Management>) -> Router {
         .merge(access())
         .merge(rules())
         .merge(contents())
+        .merge(connections())
+        .merge(small())
         .merge(checks())
         .fallback(not_found)
         .layer(from_fn_with_state(management.clone(), authenticate))
@@ -111,12 +116,69 @@ fn rules() -> Router<Arc<Management>> {
 
 fn contents() -> Router<Arc<Management>> {
     Router::new()
-        .route("/api/exchanges/{vhost}/{name}", put(exchanges::put).delete(exchanges::delete))
+        .route("/api/exchanges", get(exchanges::all))
+        .route("/api/exchanges/{vhost}", get(exchanges::of_vhost))
+        .route("/api/exchanges/{vhost}/{name}", get(exchanges::get).put(exchanges::put).delete(exchanges::delete))
+        .route("/api/exchanges/{vhost}/{name}/bindings/source", get(bindings::of_source))
+        .route("/api/exchanges/{vhost}/{name}/bindings/destination", get(bindings::of_destination))
         .route("/api/exchanges/{vhost}/{name}/publish", post(exchanges::publish))
-        .route("/api/queues/{vhost}/{name}", put(queues::put).delete(queues::delete))
+        .route("/api/queues", get(queues::all))
+        .route("/api/queues/detailed", get(queues::all))
+        .route("/api/queues/{vhost}", get(queues::of_vhost))
+        .route("/api/queues/{vhost}/{name}", get(queues::get).put(queues::put).delete(queues::delete))
+        .route("/api/queues/{vhost}/{name}/bindings", get(bindings::of_queue))
         .route("/api/queues/{vhost}/{name}/contents", delete(queues::purge))
         .route("/api/queues/{vhost}/{name}/get", post(queues::get_messages))
         .route("/api/queues/{vhost}/{name}/actions", post(queues::action))
+}
+
+fn connections() -> Router<Arc<Management>> {
+    const BINDINGS: &str = "/api/bindings/{vhost}/e/{source}";
+    Router::new()
+        .route("/api/bindings", get(bindings::all))
+        .route("/api/bindings/{vhost}", get(bindings::of_vhost))
+        .route(&format!("{BINDINGS}/q/{{destination}}"), get(bindings::to_queue).post(bindings::bind_queue))
+        .route(&format!("{BINDINGS}/e/{{destination}}"), get(bindings::to_exchange).post(bindings::bind_exchange))
+        .route(
+            &format!("{BINDINGS}/q/{{destination}}/{{key}}"),
+            get(bindings::get_to_queue).delete(bindings::unbind_queue),
+        )
+        .route(
+            &format!("{BINDINGS}/e/{{destination}}/{{key}}"),
+            get(bindings::get_to_exchange).delete(bindings::unbind_exchange),
+        )
+        .route("/api/connections", get(clients::all_connections))
+        .route("/api/connections/{name}", get(clients::connection).delete(clients::close_connection))
+        .route("/api/connections/{name}/channels", get(clients::channels_of_connection))
+        .route("/api/connections/{name}/sessions", get(clients::sessions))
+        .route(
+            "/api/connections/username/{user}",
+            get(clients::connections_of_user).delete(clients::close_connections_of_user),
+        )
+        .route("/api/vhosts/{vhost}/connections", get(clients::connections_of_vhost))
+        .route("/api/vhosts/{vhost}/channels", get(clients::channels_of_vhost))
+        .route("/api/channels", get(clients::all_channels))
+        .route("/api/channels/{name}", get(clients::channel))
+        .route("/api/consumers", get(clients::all_consumers))
+        .route("/api/consumers/{vhost}", get(clients::consumers_of_vhost))
+}
+
+fn small() -> Router<Arc<Management>> {
+    Router::new()
+        .route("/api/auth", get(extras::auth))
+        .route("/api/auth/hash_password/{password}", get(extras::hash_password))
+        .route("/api/extensions", get(extras::extensions))
+        .route("/api/feature-flags", get(extras::feature_flags))
+        .route("/api/feature-flags/{name}/enable", put(extras::enable_feature_flag))
+        .route("/api/deprecated-features", get(extras::none))
+        .route("/api/deprecated-features/used", get(extras::none))
+        .route("/api/federation-links", get(extras::none))
+        .route("/api/federation-links/{vhost}", get(extras::none))
+        .route("/api/shovels", get(extras::none))
+        .route("/api/shovels/{vhost}", get(extras::none))
+        .route("/api/rebalance/queues", post(extras::nothing_to_do))
+        .route("/api/reset", delete(extras::nothing_to_do))
+        .route("/api/reset/{node}", delete(extras::nothing_to_do))
 }
 
 fn checks() -> Router<Arc<Management>> {

@@ -16,6 +16,7 @@ mod pager;
 mod recovery;
 mod shard;
 mod store_thread;
+mod views;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ pub struct NodeInfo {
 }
 
 /// Fills `bytes` with what nobody can guess, from the operating system.
-fn random(bytes: &mut [u8]) {
+pub(crate) fn random(bytes: &mut [u8]) {
     use rand_chacha::rand_core::{OsRng, TryRngCore as _};
     OsRng.try_fill_bytes(bytes).expect("the operating system gives random bytes");
 }

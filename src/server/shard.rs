@@ -118,6 +118,11 @@ impl Shard {
         (result, self.perform(&effects, own))
     }
 
+    /// Looks at the broker and changes nothing.
+    pub fn look<T>(&self, look: impl FnOnce(&Broker) -> T) -> T {
+        look(&self.broker.lock())
+    }
+
     fn perform(&self, effects: &Effects, own: Option<ConnectionKey>) -> bool {
         if effects.store
             && let Some(store) = &self.store

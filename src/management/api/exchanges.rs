@@ -6,15 +6,63 @@ use bytes::Bytes;
 use leveret_protocol::Properties;
 use serde_json::{Value, json};
 
+use crate::definitions;
 use crate::management::caller::Cx;
 use crate::management::error::{Answer, ApiError};
 use crate::management::input::Input;
 use crate::management::{json as amqp, list};
+use crate::model::broker::Broker;
+use crate::model::exchange::Exchange;
+use crate::model::policy::Target;
+use crate::model::record::Name;
 use crate::server::admin::ExchangeSpec;
 
 /// The name of an exchange in a path: the default one has a name there.
 pub fn name_in_path(name: &str) -> &str {
     if name == "amq.default" { "" } else { name }
+}
+
+fn exchange_json(broker: &Broker, exchange: &Exchange) -> Value {
+    let mut item = definitions::exchange_json(exchange);
+    item["vhost"] = (&**broker.vhost()).into();
+    let (policy, ..) = broker.applied_policies(&exchange.name, Target::Exchange);
+    item["policy"] = policy.map(|policy| &*policy.name).into();
+    item["user_who_performed_action"] = "rmq-internal".into();
+    item
+}
+
+fn exchanges(cx: &Cx, vhosts: &[Name]) -> Vec<Value> {
+    let mut all = Vec::new();
+    for vhost in vhosts {
+        let found = cx.server().look(vhost, |broker| {
+            broker.topology().iter().map(|(_, exchange)| exchange_json(broker, exchange)).collect::<Vec<_>>()
+        });
+        let mut found = found.unwrap_or_default();
+        found.sort_by(|one, other| one["name"].as_str().cmp(&other["name"].as_str()));
+        all.append(&mut found);
+    }
+    all
+}
+
+pub async fn all(cx: Cx) -> Answer {
+    list::paged(&cx.query, &exchanges(&cx, &cx.vhosts()))
+}
+
+pub async fn of_vhost(cx: Cx, Path(vhost): Path<String>) -> Answer {
+    cx.needs_vhost(&vhost)?;
+    list::paged(&cx.query, &exchanges(&cx, &[vhost.into()]))
+}
+
+pub async fn get(cx: Cx, Path((vhost, name)): Path<(String, String)>) -> Answer {
+    cx.needs_vhost(&vhost)?;
+    let found = cx.server().look(&vhost, |broker| {
+        let key = broker.topology().find(name_in_path(&name))?;
+        Some(exchange_json(broker, broker.topology().get(key)?))
+    });
+    let mut found = found.flatten().ok_or_else(ApiError::not_found)?;
+    found["incoming"] = json!([]);
+    found["outgoing"] = json!([]);
+    list::one(&cx.query, &found)
 }
 
 pub async fn put(cx: Cx, Path((vhost, name)): Path<(String, String)>, input: Input) -> Answer {

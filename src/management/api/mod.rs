@@ -1,6 +1,10 @@
 //! The answers, by resource.
 
+pub mod bindings;
+pub mod clients;
+pub mod counts;
 pub mod exchanges;
+pub mod extras;
 pub mod health;
 pub mod nodes;
 pub mod overview;

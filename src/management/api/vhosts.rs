@@ -3,6 +3,8 @@
 use axum::extract::Path;
 use serde_json::{Value, json};
 
+use super::counts::counts_json;
+use super::overview::Totals;
 use super::parse_tags;
 use crate::definitions::limits_json;
 use crate::management::caller::Cx;
@@ -17,8 +19,10 @@ use crate::server::admin::{VhostLimit, VhostSpec};
 fn vhost_json(cx: &Cx, vhost: &Vhost) -> Value {
     let server = cx.server();
     let default_queue_type = vhost.default_queue_type.unwrap_or(server.config().default_queue_type).as_str();
+    let mut totals = Totals::default();
+    server.look(&vhost.name, |broker| totals.add(broker));
     let state = json!({server.node_info.name.clone(): "running"});
-    json!({
+    let mut item = json!({
         "name": &*vhost.name,
         "description": vhost.description,
         "tags": vhost.tags,
@@ -27,7 +31,12 @@ fn vhost_json(cx: &Cx, vhost: &Vhost) -> Value {
         "tracing": server.is_tracing(&vhost.name),
         "protected_from_deletion": vhost.protected,
         "cluster_state": state,
-    })
+        "message_stats": counts_json(&totals.counts),
+    });
+    if let (Value::Object(item), Value::Object(rest)) = (&mut item, totals.queue_totals()) {
+        item.extend(rest);
+    }
+    item
 }
 
 fn metadata_json(vhost: &Vhost, default_queue_type: &str) -> Value {

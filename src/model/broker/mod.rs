@@ -36,6 +36,7 @@ mod stream;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod views;
 
 use std::collections::{HashMap, VecDeque};
 

@@ -204,6 +204,13 @@ impl Server {
         Ok(())
     }
 
+    /// Closes all connections of a user with 320.
+    pub fn close_connections_of_user(&self, user: &str, reason: &str) {
+        for shard in self.directory.shards() {
+            shard.turn(None, |broker, now| broker.force_close_user(user, reason, now));
+        }
+    }
+
     /// Closes a client's connection with 320. False if it is gone.
     pub fn close_connection(&self, vhost: &str, connection: ConnectionKey, reason: &str) -> bool {
         let Some(shard) = self.directory.get(vhost) else { return false };

@@ -1,0 +1,23 @@
+//! Looking at what is live, for management: exact, at the moment of the look.
+
+use super::Server;
+use crate::model::broker::Broker;
+use crate::model::ids::ConnectionKey;
+use crate::model::record::Name;
+
+impl Server {
+    /// Looks at a vhost's broker, which waits meanwhile: be short. `None`: there is no such vhost.
+    pub fn look<T>(&self, vhost: &str, look: impl FnOnce(&Broker) -> T) -> Option<T> {
+        self.directory.get(vhost).map(|shard| shard.look(look))
+    }
+
+    /// The client's connection of this name.
+    pub fn find_connection(&self, name: &str) -> Option<(Name, ConnectionKey)> {
+        self.directory.shards().iter().find_map(|shard| {
+            let key = shard.look(|broker| {
+                broker.clients().find(|(_, connection)| &*connection.info.name == name).map(|(key, _)| key)
+            });
+            key.map(|key| (shard.name.clone(), key))
+        })
+    }
+}
