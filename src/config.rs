@@ -250,6 +250,18 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Prints completions of the command line for the shell that the one argument names.
+pub fn print_completions(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let shell = arguments.next().and_then(|shell| shell.to_str().and_then(command_line::completions));
+    match shell {
+        Some(script) => {
+            let _ = io::stdout().write_all(&script);
+            ExitCode::SUCCESS
+        }
+        None => ConfigError::new("completions needs bash, zsh or fish; see leveret --help".to_owned()).report(),
+    }
+}
+
 /// Reads the settings. `args` begins with the program's name; `env` is all of the environment.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 
 pub mod auth;
 pub mod config;
+pub mod ctl;
 pub mod definitions;
 pub mod management;
 pub mod metrics;

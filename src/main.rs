@@ -2,10 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use leveret::config::{self, Config, LogFormat};
+use leveret::ctl;
 use tracing_subscriber::EnvFilter;
 
 /// Polls of tasks between two looks at the sockets. By default it is 61: then a flooding publisher, whose task is
@@ -14,8 +16,16 @@ const POLLS_PER_LOOK: u32 = 2;
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    if std::env::args_os().nth(1).is_some_and(|command| command == "perf") {
-        return leveret::perf::main(std::env::args_os().skip(2));
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if let Some(tool) = ctl::tool_of(Path::new(&program)) {
+        return ctl::main(tool, arguments);
+    }
+    match arguments.next().as_ref().and_then(|command| command.to_str()) {
+        Some("perf") => return leveret::perf::main(arguments),
+        Some("ctl") => return ctl::main("leveret ctl", arguments),
+        Some("completions") => return config::print_completions(arguments),
+        _ => {}
     }
     if std::env::args_os().nth(1).is_some_and(|command| command == "store") {
         return leveret::store_tool::main(std::env::args_os().skip(2));

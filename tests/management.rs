@@ -10,6 +10,8 @@ mod broker;
 mod client;
 #[path = "management/contents.rs"]
 mod contents;
+#[path = "management/ctl.rs"]
+mod ctl;
 #[path = "support/http.rs"]
 #[allow(dead_code)]
 mod http;

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use super::ConfigError;
 
@@ -142,6 +142,10 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Ask or change a running broker: see leveret ctl help
+    Ctl,
+    /// Print completions for a shell: bash, zsh or fish
+    Completions,
 }
 
 #[derive(Subcommand)]
@@ -176,6 +180,14 @@ impl Cli {
         ];
         options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
+}
+
+/// The script for this shell; `None`: not one that is known.
+pub(super) fn completions(shell: &str) -> Option<Vec<u8>> {
+    let shell: clap_complete::Shell = shell.parse().ok()?;
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leveret", &mut script);
+    Some(script)
 }
 
 /// clap's message of several lines, cut down to one.

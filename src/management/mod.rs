@@ -9,6 +9,7 @@ mod error;
 mod input;
 mod json;
 mod list;
+mod local;
 mod query;
 mod routes;
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
+pub use self::local::{AdminSocket, socket_paths};
 use crate::server::Server;
 
 /// The API of one broker.

@@ -12,8 +12,8 @@ use tower::ServiceExt as _;
 
 use super::Management;
 use super::api::{
-    bindings, clients, exchanges, extras, health, nodes, overview, parameters, permissions, policies, queues, users,
-    vhosts,
+    bindings, clients, exchanges, extras, health, nodes, operator, overview, parameters, permissions, policies, queues,
+    users, vhosts,
 };
 use super::caller::authenticate;
 use super::error::ApiError;
@@ -165,6 +165,9 @@ fn connections() -> Router<Arc<Management>> {
 
 fn small() -> Router<Arc<Management>> {
     Router::new()
+        .route("/api/leveret/authenticate", post(operator::authenticate))
+        .route("/api/leveret/close-connection", post(operator::close_connection))
+        .route("/api/leveret/stop", post(operator::stop))
         .route("/api/auth", get(extras::auth))
         .route("/api/auth/hash_password/{password}", get(extras::hash_password))
         .route("/api/extensions", get(extras::extensions))

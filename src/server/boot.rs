@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::admission::Admission;
@@ -23,7 +24,7 @@ use super::{Directory, NodeInfo, SHUTDOWN_REASON, Server, listener};
 use crate::auth::{User, UserLimits};
 use crate::config::Config;
 use crate::definitions::DefinitionError;
-use crate::management::Management;
+use crate::management::{AdminSocket, Management, socket_paths};
 use crate::metrics::Metrics;
 use crate::model::broker::RecoveryError;
 use crate::model::record::{DefinitionKind, Name};
@@ -138,6 +139,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
             limits: UserLimits::default(),
         }),
         node_info: NodeInfo { name: node_name(), started_at: clock.now(), listeners: served },
+        stop: Notify::new(),
     });
     // Before the ready line: whoever reads it may send a signal at once.
     let mut stop = StopSignals::listen()?;
@@ -157,9 +159,21 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     for listener in management_listeners {
         tasks.spawn(management.clone().serve(listener));
     }
+    let port = server.node_info.listeners.first().map_or(0, |(_, at)| at.port());
+    match AdminSocket::open(&socket_paths(&server.config, port)) {
+        Ok(socket) => {
+            tasks.spawn(socket.serve(management));
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no admin socket: leveret ctl cannot reach this broker; see --admin-socket");
+        }
+    }
     announce(&server.node_info.listeners, started);
     notify("READY=1");
-    let name = stop.wait().await;
+    let name = tokio::select! {
+        name = stop.wait() => name,
+        () = server.stop.notified() => "operator",
+    };
     notify("STOPPING=1");
     tracing::info!(signal = name, "stopping");
     for shard in directory.shards() {

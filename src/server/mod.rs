@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicU64;
 
 use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 use self::admin::Parameters;
 use self::admission::Admission;
@@ -94,6 +95,8 @@ pub struct Server {
     /// Who acts through the local admin socket: may do anything, and is no user that could log in.
     pub operator: Arc<User>,
     pub node_info: NodeInfo,
+    /// An operator wants the broker to stop.
+    pub stop: Notify,
 }
 
 /// What this broker is, for management.

@@ -11,11 +11,12 @@ impl Server {
         self.directory.get(vhost).map(|shard| shard.look(look))
     }
 
-    /// The client's connection of this name.
+    /// The client's connection of this name; its spaces may be left out.
     pub fn find_connection(&self, name: &str) -> Option<(Name, ConnectionKey)> {
         self.directory.shards().iter().find_map(|shard| {
             let key = shard.look(|broker| {
-                broker.clients().find(|(_, connection)| &*connection.info.name == name).map(|(key, _)| key)
+                let is_it = |own: &str| own == name || own.replace(' ', "") == name;
+                broker.clients().find(|(_, connection)| is_it(&connection.info.name)).map(|(key, _)| key)
             });
             key.map(|key| (shard.name.clone(), key))
         })

@@ -34,7 +34,7 @@ fn connection_json(node: &str, broker: &Broker, connection: &Connection, socket:
         "type": "network",
         "state": match connection.state {
             ConnectionState::Running => "running",
-            ConnectionState::Closing | ConnectionState::Closed => "closing",
+            _ => "closing",
         },
         "protocol": "AMQP 0-9-1",
         "vhost": &**broker.vhost(),

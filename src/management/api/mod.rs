@@ -7,6 +7,7 @@ pub mod exchanges;
 pub mod extras;
 pub mod health;
 pub mod nodes;
+pub mod operator;
 pub mod overview;
 pub mod parameters;
 pub mod permissions;
