@@ -80,6 +80,12 @@ pub struct Config {
     pub max_message_size: u64,
     /// Bytes that messages in queues may take in memory; what is more goes to the disk.
     pub queue_memory: u64,
+    /// Above this the memory alarm is on.
+    pub memory_watermark: MemoryWatermark,
+    /// What to take for the memory there is, in bytes; `None`: what the system says.
+    pub memory_total: Option<u64>,
+    /// Below this the disk alarm is on.
+    pub disk_free_limit: DiskFreeLimit,
     /// The user made on an empty data folder.
     pub default_user: String,
     pub default_pass: Secret,
@@ -149,6 +155,24 @@ pub struct NodeLimits {
     /// The seven of each vhost count too.
     pub exchanges: Option<u64>,
     pub vhosts: Option<u64>,
+}
+
+/// How much memory the process may use before publishers have to wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemoryWatermark {
+    /// A share of what there is.
+    Relative(f64),
+    /// Bytes.
+    Absolute(u64),
+}
+
+/// How much of the disk must stay free, or publishers have to wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DiskFreeLimit {
+    /// In units of the memory there is.
+    Relative(f64),
+    /// Bytes.
+    Absolute(u64),
 }
 
 /// The limits of new vhosts whose names match.

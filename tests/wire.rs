@@ -66,6 +66,8 @@ mod s12_streams;
 mod s14_limits;
 #[path = "wire/s15_vhosts.rs"]
 mod s15_vhosts;
+#[path = "wire/s3_8_alarms.rs"]
+mod s3_8_alarms;
 #[path = "wire/s7_plugin_exchanges.rs"]
 mod s7_plugin_exchanges;
 #[path = "wire/settle.rs"]

@@ -9,7 +9,10 @@ use std::time::Duration;
 use super::log::LogDraft;
 use super::policies::PolicyDrafts;
 use super::values::{self, Expected, ListenOn};
-use super::{Config, ConfigError, DefaultLimits, Listener, LogFormat, MetricsOptions, NodeLimits, Secret};
+use super::{
+    Config, ConfigError, DefaultLimits, DiskFreeLimit, Listener, LogFormat, MemoryWatermark, MetricsOptions,
+    NodeLimits, Secret,
+};
 use crate::auth::{Pattern, Permissions};
 use crate::model::arguments::QueueType;
 use crate::model::profile::Profile;
@@ -81,6 +84,11 @@ pub(super) enum Setting {
     DefaultLimitsQueues,
     VhostCompat,
     VhostQueueType,
+    MemoryRelative,
+    MemoryAbsolute,
+    MemoryTotal,
+    DiskRelative,
+    DiskAbsolute,
     Policy,
 }
 
@@ -163,6 +171,11 @@ pub(super) const FILE_KEYS: &[(&str, Setting)] = &[
     ("cluster_queue_limit", Setting::QueueLimit),
     ("cluster_exchange_limit", Setting::ExchangeLimit),
     ("vhost_max", Setting::VhostMax),
+    ("vm_memory_high_watermark.relative", Setting::MemoryRelative),
+    ("vm_memory_high_watermark.absolute", Setting::MemoryAbsolute),
+    ("total_memory_available_override_value", Setting::MemoryTotal),
+    ("disk_free_limit.relative", Setting::DiskRelative),
+    ("disk_free_limit.absolute", Setting::DiskAbsolute),
     ("default_limits.vhosts.$id.pattern", Setting::DefaultLimitsPattern),
     ("default_limits.vhosts.$id.max_connections", Setting::DefaultLimitsConnections),
     ("default_limits.vhosts.$id.max_queues", Setting::DefaultLimitsQueues),
@@ -220,6 +233,9 @@ impl Draft {
             consumer_timeout: Some(Duration::from_secs(30 * 60)),
             max_message_size: 0, // by profile, in `finish`
             queue_memory: 40 << 20,
+            memory_watermark: MemoryWatermark::Relative(0.6),
+            memory_total: None,
+            disk_free_limit: DiskFreeLimit::Absolute(50_000_000),
             default_user: "guest".to_owned(),
             default_pass: Secret::new("guest"),
             default_vhost: "/".to_owned(),
@@ -366,6 +382,13 @@ impl Draft {
             Setting::DefaultLimitsQueues => {
                 self.default_limits_of(word).limits.max_queues = Some(values::vhost_limit(text)?);
             }
+            Setting::MemoryRelative => {
+                config.memory_watermark = MemoryWatermark::Relative(values::share(text, 1.0)?);
+            }
+            Setting::MemoryAbsolute => config.memory_watermark = MemoryWatermark::Absolute(values::size(text)?),
+            Setting::MemoryTotal => config.memory_total = Some(values::size(text)?),
+            Setting::DiskRelative => config.disk_free_limit = DiskFreeLimit::Relative(values::share(text, 1000.0)?),
+            Setting::DiskAbsolute => config.disk_free_limit = DiskFreeLimit::Absolute(values::size(text)?),
             Setting::Policy => self.policies.set(word, text)?,
             Setting::VhostCompat => {
                 config.vhosts.entry(word.to_owned()).or_default().profile = Some(values::profile(text)?);

@@ -222,6 +222,16 @@ pub(super) fn message_size(text: &str) -> Result<u64, Expected> {
     found.ok_or_else(|| format!("bytes from 1 to {MESSAGE_SIZE_MAX}, or with a unit such as 64MiB"))
 }
 
+/// Any number of bytes.
+pub(super) fn size(text: &str) -> Result<u64, Expected> {
+    bytes(text).ok_or_else(|| "bytes, or a size with a unit such as 2GiB".to_owned())
+}
+
+pub(super) fn share(text: &str, max: f64) -> Result<f64, Expected> {
+    let found = text.parse().ok().filter(|share| (0.0..=max).contains(share));
+    found.ok_or_else(|| format!("a number from 0 to {max}, such as 0.6"))
+}
+
 /// Two full segments of a vhost with one queue.
 const QUEUE_MEMORY_MIN: u64 = 256 << 10;
 

@@ -191,7 +191,7 @@ fn checks() -> Router<Arc<Management>> {
         .route("/api/healthchecks/node", get(health::always))
         .route("/api/healthchecks/node/{node}", get(health::always))
         .route("/api/health/checks/alarms", get(health::alarms))
-        .route("/api/health/checks/local-alarms", get(health::alarms))
+        .route("/api/health/checks/local-alarms", get(health::local_alarms))
         .route("/api/health/checks/virtual-hosts", get(health::always))
         .route("/api/health/checks/port-listener/{port}", get(health::port_listener))
         .route("/api/health/checks/protocol-listener/{names}", get(health::protocol_listener))

@@ -196,6 +196,8 @@ pub struct Connection {
     /// The server looked at least once whether a heartbeat is due.
     pub looked: bool,
     pub idle_checks: u8,
+    /// Not read from, because resources run short (§3.8).
+    pub blocked: bool,
 }
 
 impl Connection {
@@ -220,6 +222,7 @@ impl Connection {
             sent: false,
             looked: false,
             idle_checks: 0,
+            blocked: false,
         }
     }
 

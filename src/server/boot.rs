@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::admission::Admission;
+use super::alarms::{Alarms, Monitor};
 use super::clock::Clock;
 use super::notify::notify;
 use super::pager::Pager;
@@ -119,6 +120,16 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     let served =
         addresses(&[("amqp", &listeners), ("http", &management_listeners), ("http/prometheus", &metrics_listeners)]);
     let admission = Admission::new(config.limits.connections);
+    let alarms = Arc::new(Alarms::new(directory.clone()));
+    let mut monitor = Monitor::new(
+        alarms.clone(),
+        config.data_dir.clone(),
+        config.memory_watermark,
+        config.memory_total,
+        config.disk_free_limit,
+    );
+    // Nobody may publish into memory or a disk that are short already.
+    monitor.look();
     let server = Arc::new(Server {
         config,
         directory: directory.clone(),
@@ -126,6 +137,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
         permissions: restored.permissions,
         topic_permissions: restored.topic_permissions,
         admission,
+        alarms,
         parameters: RwLock::new(restored.parameters),
         node: restored.node,
         vhost_number: AtomicU64::new(restored.vhost_number),
@@ -151,6 +163,7 @@ pub async fn start(config: Config, started: Instant) -> Result<(), StartError> {
     for listener in metrics_listeners {
         tasks.spawn(metrics.clone().serve(listener));
     }
+    tasks.spawn(monitor.run());
     for listener in listeners {
         tasks.spawn(listener::accept(server.clone(), listener));
     }

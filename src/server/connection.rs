@@ -14,12 +14,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use leveret_protocol::{Decoder, Event, Fault};
+use leveret_protocol::{Decoder, Event, FRAME_OVERHEAD, Fault};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Server;
 use super::admission::{Entry, Seats};
+use super::alarms::Alarms;
 use super::shard::{Shard, Wakeup};
 use crate::auth::Permissions;
 use crate::model::connection::{ConnectionInfo, ConnectionState, Socket, Traffic};
@@ -41,6 +42,8 @@ const EVENTS_PER_TURN_MAX: usize = 512;
 const BYTES_IN_A_ROW_MAX: usize = 128 << 10;
 /// A read costs as much as so many bytes, however few it brings.
 const READ_COST_BYTES: usize = 16 << 10;
+/// Types of frames that are parts of contents: header and body.
+const CONTENT_FRAMES: [u8; 2] = [2, 3];
 /// How long a guesser waits (§3.6), and how long we wait for the answer to a refusal.
 const SILENT_CLOSE: Duration = Duration::from_secs(3);
 /// How long a client that was answered with close-ok may take to close the socket.
@@ -87,6 +90,8 @@ where
         pending_bytes: 0,
         hold_back: false,
         broken: false,
+        alarms: server.alarms(),
+        blocked: false,
         counted: Some((arrival, seats)),
     };
     client.first_turn();
@@ -301,6 +306,9 @@ struct Client<'a, S> {
     hold_back: bool,
     /// The stream cannot be decoded any further; input is thrown away.
     broken: bool,
+    alarms: &'a Alarms,
+    /// It has begun to publish while resources run short: nothing is read until they do not (§3.8).
+    blocked: bool,
     /// It is counted among the connections until it closes.
     counted: Option<(Permit, Seats)>,
 }
@@ -316,6 +324,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.wakeup.register(context);
+        if self.blocked && !self.alarms.block_publishers() {
+            self.unblock();
+        }
         let mut left = BYTES_IN_A_ROW_MAX;
         loop {
             let woken = self.wakeup.take();
@@ -377,7 +388,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
     /// is thrown away.
     fn is_held_back(&self) -> bool {
         self.state == ConnectionState::Running
-            && (self.hold_back || self.pending_bytes + self.output.len() > PENDING_BYTES_MAX)
+            && (self.blocked || self.hold_back || self.pending_bytes + self.output.len() > PENDING_BYTES_MAX)
     }
 
     /// Writes what it can.
@@ -434,6 +445,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             if self.broken {
                 return;
             }
+            if self.alarms.block_publishers() && self.state == ConnectionState::Running {
+                if self.take_frame(input, &mut consumed) {
+                    continue;
+                }
+                break;
+            }
             let mut events = Vec::with_capacity(32);
             let fault = self.decoder.fill(input, &mut consumed, &mut events, EVENTS_PER_TURN_MAX).err();
             let full = events.len() >= EVENTS_PER_TURN_MAX;
@@ -445,6 +462,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             }
         }
         self.carry.extend_from_slice(&input[consumed..]);
+    }
+
+    /// Resources run short: takes one frame, and nothing more from the first header or body of a content on, where
+    /// RabbitMQ stops too. Returns whether there may be more to take.
+    #[cold]
+    fn take_frame(&mut self, input: &[u8], consumed: &mut usize) -> bool {
+        let rest = &input[*consumed..];
+        let Some(kind) = rest.first().copied().filter(|_| !self.blocked) else { return false };
+        let frame = &rest[..frame_len(rest).min(rest.len())];
+        let before = *consumed;
+        let mut events = Vec::new();
+        let fault = match self.decoder.next(frame, consumed) {
+            Ok(event) => {
+                events.extend(event);
+                None
+            }
+            Err(fault) => Some(fault),
+        };
+        let took = *consumed > before;
+        self.broken = fault.as_ref().is_some_and(|fault| fault.fatal_framing);
+        self.apply(events, fault.as_ref());
+        if took && CONTENT_FRAMES.contains(&kind) && self.state == ConnectionState::Running {
+            self.block();
+        }
+        took || self.broken
+    }
+
+    fn block(&mut self) {
+        self.blocked = true;
+        let (connection, reason) = (self.connection, self.alarms.reason());
+        self.shard.turn(None, |broker, _| broker.block(connection, reason));
+        if !self.alarms.block_publishers() {
+            // It cleared in between, and nobody would wake us.
+            self.wakeup.wake();
+        }
+    }
+
+    fn unblock(&mut self) {
+        self.blocked = false;
+        let connection = self.connection;
+        self.shard.turn(None, |broker, _| broker.unblock(connection));
+        let kept = std::mem::take(&mut self.carry);
+        if !kept.is_empty() {
+            self.take_input(&kept);
+        }
     }
 
     fn apply(&mut self, events: Vec<Event<'_>>, fault: Option<&Fault>) {
@@ -463,5 +525,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             broker.poll_transmit(connection, output, WRITE_BYTES, now)
         });
         self.note(poll, woken);
+    }
+}
+
+/// Bytes of the frame that begins here, as far as its head is there to say.
+fn frame_len(input: &[u8]) -> usize {
+    match input.get(3..7) {
+        Some(&[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]) as usize + FRAME_OVERHEAD,
+        _ => input.len(),
     }
 }

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 
 use super::Server;
+use super::alarms::Alarm;
 use super::connection::serve;
 use crate::config::Listener;
 
@@ -81,6 +82,7 @@ pub async fn accept(server: Arc<Server>, listener: TcpListener) {
     loop {
         // Finished ones leave their results behind.
         while connections.try_join_next().is_some() {}
+        server.alarms().cleared(Alarm::FileDescriptors).await;
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let local = stream.local_addr().unwrap_or(peer);

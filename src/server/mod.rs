@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod admission;
+pub mod alarms;
 mod boot;
 mod clock;
 mod commits;
@@ -14,6 +15,7 @@ pub mod loopback;
 mod notify;
 mod pager;
 mod recovery;
+pub mod resources;
 mod shard;
 mod store_thread;
 mod views;
@@ -28,6 +30,7 @@ use tokio::sync::Notify;
 
 use self::admin::Parameters;
 use self::admission::Admission;
+pub use self::alarms::Alarms;
 pub use self::boot::{StartError, start};
 use self::clock::Clock;
 pub use self::commits::{CommitFigures, HistogramFigures};
@@ -69,6 +72,13 @@ impl Directory {
     fn shards(&self) -> Vec<Arc<Shard>> {
         self.shards.iter().map(|shard| shard.clone()).collect()
     }
+
+    /// Bytes that the messages of all queues hold.
+    fn queue_memory(&self) -> u64 {
+        let shards = self.shards();
+        let of = |shard: &Arc<Shard>| shard.turn(None, |broker, _| broker.queues().map(Queue::memory).sum::<usize>()).0;
+        shards.iter().map(of).sum::<usize>() as u64
+    }
 }
 
 type ByUserAndVhost<T> = DashMap<(Name, Name), Arc<T>>;
@@ -83,6 +93,7 @@ pub struct Server {
     /// By user, then vhost; most have none.
     topic_permissions: ByUserAndVhost<TopicPermissions>,
     admission: Admission,
+    alarms: Arc<Alarms>,
     parameters: RwLock<Parameters>,
     /// What is counted over all vhosts.
     node: NodeQuotas,
@@ -146,6 +157,11 @@ impl Server {
         }
     }
 
+    /// What runs short.
+    pub fn alarms(&self) -> &Alarms {
+        &self.alarms
+    }
+
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -164,9 +180,7 @@ impl Server {
 
     /// Bytes that the messages of all queues hold.
     pub fn queue_memory(&self) -> u64 {
-        let shards = self.directory.shards();
-        let of = |shard: &Arc<Shard>| shard.turn(None, |broker, _| broker.queues().map(Queue::memory).sum::<usize>()).0;
-        shards.iter().map(of).sum::<usize>() as u64
+        self.directory.queue_memory()
     }
 
     /// May no further connection come?

@@ -177,9 +177,14 @@ impl Shard {
     /// Those who waited for the disk look whether they may read again.
     fn let_go(&self) {
         if self.held_back.swap(false, Ordering::AcqRel) {
-            for wakeup in &self.wakeups {
-                wakeup.wake();
-            }
+            self.wake_all();
+        }
+    }
+
+    /// Every connection looks whether there is something new for it.
+    pub fn wake_all(&self) {
+        for wakeup in &self.wakeups {
+            wakeup.wake();
         }
     }
 

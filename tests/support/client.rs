@@ -231,6 +231,16 @@ impl Connection {
         }
     }
 
+    /// The kind of the next frame, heartbeats included; `None` if none comes within this time.
+    #[track_caller]
+    pub fn next_frame_kind(&self, limit: Duration) -> Option<FrameKind> {
+        match self.inner.borrow_mut().socket.read(Instant::now() + limit) {
+            Input::Frame(frame) => Some(frame.kind),
+            Input::Nothing => None,
+            Input::End => panic!("the server has closed the socket"),
+        }
+    }
+
     /// Nothing comes on any channel.
     #[track_caller]
     pub fn expect_nothing_for(&self, time: Duration) {

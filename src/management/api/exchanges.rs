@@ -107,6 +107,11 @@ pub async fn publish(cx: Cx, Path((vhost, name)): Path<(String, String)>, input:
         }
         other => return Err(ApiError::bad_request(format!("unsupported_encoding: {other}"))),
     };
+    let alarms = cx.server().alarms();
+    if alarms.block_publishers() {
+        let reason = format!("publishers are blocked: {}", alarms.reason());
+        return Err(ApiError::unhealthy(json!({"error": "blocked", "reason": reason})));
+    }
     let routed = cx.server().publish(&vhost, exchange, routing_key, &properties, &body, &cx.user).await;
     let routed = routed.map_err(|error| ApiError::on_channel(error, "exchange_not_found"))?;
     list::ok(&json!({"routed": routed}))

@@ -37,8 +37,23 @@ pub async fn below_connection_limit(State(management): State<Arc<Management>>) -
     fine()
 }
 
-pub async fn alarms(_cx: Cx) -> Answer {
-    fine()
+pub async fn alarms(cx: Cx) -> Answer {
+    alarms_in_effect(&cx, "There are alarms in effect in the cluster")
+}
+
+pub async fn local_alarms(cx: Cx) -> Answer {
+    alarms_in_effect(&cx, "There are alarms in effect on the node")
+}
+
+fn alarms_in_effect(cx: &Cx, reason: &str) -> Answer {
+    let server = cx.server();
+    let node = &server.node_info.name;
+    let alarms = server.alarms().active();
+    if alarms.is_empty() {
+        return fine();
+    }
+    let alarms: Vec<_> = alarms.iter().map(|alarm| json!({"node": node, "resource": alarm.name()})).collect();
+    Err(ApiError::unhealthy(json!({"status": "failed", "reason": reason, "alarms": alarms})))
 }
 
 pub async fn port_listener(cx: Cx, Path(port): Path<String>) -> Answer {

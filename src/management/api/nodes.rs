@@ -8,6 +8,7 @@ use crate::management::error::{Answer, ApiError};
 use crate::management::list;
 use crate::model::exchange::ExchangeKind;
 use crate::server::Server;
+use crate::server::alarms::Alarm;
 
 /// Plugins whose work is done here, whether they are called so or not.
 pub const PLUGINS: [&str; 3] = ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus"];
@@ -52,6 +53,7 @@ fn node_json(server: &Server) -> Value {
     let config = server.config();
     let version = config.profile.server_version();
     let process = Process::look();
+    let alarms = server.alarms();
     let sockets = server.connection_count();
     let db_dir = config.data_dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
     let mut node = json!({
@@ -71,12 +73,12 @@ fn node_json(server: &Server) -> Value {
         "sockets_used": sockets,
         "proc_total": 1_048_576,
         "proc_used": process.threads,
-        "mem_limit": process.memory_limit,
-        "mem_alarm": false,
+        "mem_limit": alarms.memory_limit(),
+        "mem_alarm": alarms.is_on(Alarm::Memory),
         "mem_used": process.memory,
         "mem_calculation_strategy": "rss",
-        "disk_free_limit": 50_000_000,
-        "disk_free_alarm": false,
+        "disk_free_limit": alarms.disk_free_limit(),
+        "disk_free_alarm": alarms.is_on(Alarm::Disk),
         "log_files": ["<stderr>"],
         "db_dir": db_dir,
         "config_files": config.config_files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>(),
@@ -182,7 +184,6 @@ fn memory_kinds(server: &Server, total: u64) -> Map<String, Value> {
 struct Process {
     /// Bytes resident.
     memory: u64,
-    memory_limit: u64,
     files: u64,
     files_max: u64,
     threads: u64,
@@ -192,15 +193,12 @@ impl Process {
     fn look() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let number = |text: &str, name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
         Self {
             memory: number(&status, "VmRSS:").unwrap_or(0) << 10,
-            // 0.6 of the machine's, as RabbitMQ has it.
-            memory_limit: (number(&machine, "MemTotal:").unwrap_or(0) << 10) / 10 * 6,
             files: std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64),
             files_max: number(&limits, "Max open files").unwrap_or(1024),
             threads: number(&status, "Threads:").unwrap_or(1),

@@ -145,6 +145,27 @@ impl Broker {
         self.wake(connection);
     }
 
+    /// §3.8: nothing is read from this connection until [`Self::unblock`]; the client is told, if it wants to know.
+    pub fn block(&mut self, connection: ConnectionKey, reason: &str) {
+        let Some(state) = self.connections.get_mut(connection) else { return };
+        state.blocked = true;
+        if state.info.capabilities.connection_blocked && state.state == ConnectionState::Running {
+            state.send(0, &connection::Blocked { reason }.into());
+            self.wake(connection);
+        }
+    }
+
+    /// §3.8: it is read from again.
+    pub fn unblock(&mut self, connection: ConnectionKey) {
+        let Some(state) = self.connections.get_mut(connection) else { return };
+        state.blocked = false;
+        state.idle_checks = 0;
+        if state.info.capabilities.connection_blocked && state.state == ConnectionState::Running {
+            state.send(0, &connection::Unblocked {}.into());
+            self.wake(connection);
+        }
+    }
+
     /// The connection is about to be closed, and its client reads on until then.
     fn answer_gets(&mut self, connection: ConnectionKey) {
         let open: Vec<ChannelKey> = self.connections[connection].open_channels().collect();

@@ -251,13 +251,14 @@ impl Broker {
         }
     }
 
-    /// §3.7: after two intervals in a row without a byte the connection is given up, without a frame.
+    /// §3.7: after two intervals in a row without a byte the connection is given up, without a frame; but not while
+    /// nothing is read from it.
     fn heartbeat_receive(&mut self, key: ConnectionKey, now: Millis) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.state != ConnectionState::Running {
             return;
         }
-        let received = std::mem::take(&mut connection.received);
+        let received = std::mem::take(&mut connection.received) || connection.blocked;
         connection.idle_checks = if received { 0 } else { connection.idle_checks + 1 };
         if connection.idle_checks >= 2 {
             tracing::warn!(
