@@ -213,7 +213,12 @@ impl Monitor {
             } else {
                 self.most = Most::default();
             }
-            self.set(Alarm::Memory, used > self.memory_limit, used, self.memory_limit);
+            // Clears a little lower than it is raised, or it would come and go all the time.
+            let limit = match self.alarms.is_on(Alarm::Memory) {
+                true => self.memory_limit / 20 * 19,
+                false => self.memory_limit,
+            };
+            self.set(Alarm::Memory, used > limit, used, self.memory_limit);
             pause_ms = pause_ms.min(used.abs_diff(self.memory_limit) / BYTES_PER_MS);
         }
         if let Some(free) = self.data_dir.as_deref().and_then(resources::disk_free) {
