@@ -53,7 +53,8 @@ fn files(dir: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             files(&path, found);
-        } else {
+        } else if path.is_file() {
+            // Not the admin socket, which a kill leaves.
             found.insert(path.clone(), fs::read(&path).unwrap());
         }
     }
