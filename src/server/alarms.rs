@@ -1,6 +1,6 @@
 //! Resource alarms (§3.8): what runs short, who is held up because of it, and who watches.
 //!
-//! Short of memory or disk, or with a store that cannot be written, no connection that publishes is read from.
+//! Short of memory or disk, no connection that publishes is read from.
 //! All others go on, so that what is there can be consumed. Short of file descriptors, no connection is accepted.
 
 use std::path::PathBuf;
@@ -21,12 +21,10 @@ pub enum Alarm {
     /// Free space where the data folder is.
     Disk,
     FileDescriptors,
-    /// The store cannot be written.
-    Store,
 }
 
 impl Alarm {
-    pub const ALL: [Self; 4] = [Self::Memory, Self::Disk, Self::FileDescriptors, Self::Store];
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::FileDescriptors];
 
     /// As RabbitMQ's health checks name the resource.
     pub fn name(self) -> &'static str {
@@ -34,7 +32,6 @@ impl Alarm {
             Self::Memory => "memory",
             Self::Disk => "disk",
             Self::FileDescriptors => "file_descriptor_limit",
-            Self::Store => "store",
         }
     }
 
@@ -44,7 +41,7 @@ impl Alarm {
 }
 
 /// What holds publishers up.
-const BLOCKS_PUBLISHERS: u8 = 1 << Alarm::Memory as u8 | 1 << Alarm::Disk as u8 | 1 << Alarm::Store as u8;
+const BLOCKS_PUBLISHERS: u8 = 1 << Alarm::Memory as u8 | 1 << Alarm::Disk as u8;
 
 /// The alarms that are on. Shared by all who raise or heed them.
 #[derive(Default)]
@@ -88,11 +85,9 @@ impl Alarms {
         self.on.load(Ordering::Acquire) & BLOCKS_PUBLISHERS != 0
     }
 
-    /// Why, in RabbitMQ's words (§3.8). A store that cannot be written is a matter of the disk.
+    /// Why, in RabbitMQ's words (§3.8).
     pub fn reason(&self) -> &'static str {
-        let memory = self.is_on(Alarm::Memory);
-        let disk = self.is_on(Alarm::Disk) || self.is_on(Alarm::Store);
-        match (memory, disk) {
+        match (self.is_on(Alarm::Memory), self.is_on(Alarm::Disk)) {
             (true, true) => "low on memory & disk",
             (false, true) => "low on disk",
             _ => "low on memory",
@@ -262,7 +257,6 @@ mod tests {
         for (on, reason) in [
             (vec![Alarm::Memory], "low on memory"),
             (vec![Alarm::Disk], "low on disk"),
-            (vec![Alarm::Store], "low on disk"),
             (vec![Alarm::Memory, Alarm::Disk], "low on memory & disk"),
         ] {
             Alarm::ALL.into_iter().for_each(|alarm| _ = alarms.set(alarm, on.contains(&alarm)));
